@@ -1,0 +1,94 @@
+"""Ops at the ends of the model: embedding, head with loss, and what an MTP module adds to its layer.
+
+Rows: physics 4.3; parameters: physics 1.
+"""
+
+from __future__ import annotations
+
+from autodeploy.analysis.attention import BF16, gather, norm, scatter
+from autodeploy.analysis.ops import Module, Op, Row, Shard, Tokens, matmul, vector
+from autodeploy.numeric import Num, ceil
+from autodeploy.spec.model import Model
+from autodeploy.spec.target import Profile
+
+ID_BYTES = 8.0
+"""One token id."""
+
+
+def padded_vocab(model: Model, tp: Num, multiple: int) -> Num:
+    """The vocabulary rounded up to a multiple of `multiple` x tp (Megatron's make-vocab-size-divisible-by)."""
+    return ceil(model.vocab / (multiple * tp)) * (multiple * tp)
+
+
+def embedding_params(model: Model, t: Tokens, profile: Profile) -> Num:
+    """Word embedding on one tp rank."""
+    return padded_vocab(model, t.tp, profile.vocab_multiple) * model.hidden / t.tp
+
+
+def embedding_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
+    """Look-up, scattered over the sequence; learned positions where the model has them."""
+    h = model.hidden
+    traffic = 2.0 * BF16 * h * t.whole
+    ids = Row(name="token ids", bytes=ID_BYTES * t.whole, module=Module.KEPT)
+    table = vector("embedding", traffic, 2.0 * traffic, rows=(ids,), transfers=(scatter(BF16 * h * t.whole),))
+    ops = [_sharded(table, embedding_params(model, t, profile))]
+    if model.learned_positions:
+        ops.append(vector("positions", traffic, traffic, params=1.0 * model.learned_positions * h))
+    return ops
+
+
+def _sharded(op: Op, params: Num) -> Op:
+    """The op with parameters that are divided by tp."""
+    return Op(
+        name=op.name, engine=op.engine, module=Module.KEPT, params=params, shard=Shard.TP,
+        forward_bytes=op.forward_bytes, backward_bytes=op.backward_bytes, rows=op.rows, transfers=op.transfers,
+    )  # fmt: skip
+
+
+def head_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
+    """Final norm, logits and loss. Tied weights are counted with the embedding."""
+    h = model.hidden
+    entry = Row(name="head input", bytes=BF16 * h * t.part, module=Module.KEPT)
+    return [norm("final norm", model, t.part, rows=(entry,), module=Module.KEPT), *logit_ops(model, t, profile)]
+
+
+def logit_ops(model: Model, t: Tokens, profile: Profile, shared: bool = False) -> list[Op]:
+    """One pass through the output projection and the loss."""
+    h = model.hidden
+    width = padded_vocab(model, t.tp, profile.vocab_multiple) / t.tp
+    normed = Row(name="normed head input", bytes=BF16 * h * t.part, module=Module.KEPT)
+    logits = Row(name="logits", bytes=profile.logit_saved_bytes * t.whole * width, module=Module.KEPT)
+    product = matmul(
+        "logits", t.whole, width, h, module=Module.KEPT, rows=(normed, logits),
+        transfers=(gather(BF16 * h * t.whole, t),),
+    )  # fmt: skip
+    if shared or model.tied_embeddings:
+        product = _without_params(product)
+    moved = (profile.logit_saved_bytes + profile.logit_transient_bytes) * t.whole * width
+    return [product, vector("loss", 2.0 * moved, moved, module=Module.KEPT, kernels=4)]
+
+
+def _without_params(op: Op) -> Op:
+    return Op(
+        name=op.name, engine=op.engine, module=op.module, m=op.m, n=op.n, k=op.k, flop=op.flop, rows=op.rows,
+        transfers=op.transfers,
+    )  # fmt: skip
+
+
+def mtp_ops(model: Model, t: Tokens, profile: Profile, layer: list[Op]) -> list[Op]:
+    """One MTP module (arXiv 2412.19437 section 2.2): the norms of the two inputs, their projection, one layer
+    like the topmost, and a pass through the shared head. Embedding and head weights belong to the ends."""
+    h = model.hidden
+    entry = Row(name="mtp inputs", bytes=2.0 * BF16 * h * t.part, module=Module.KEPT)
+    joined = Row(name="mtp projection input", bytes=2.0 * BF16 * h * t.part, module=Module.FULL)
+    return [
+        norm("mtp hidden norm", model, t.part, rows=(entry,), module=Module.FULL),
+        norm("mtp embedding norm", model, t.part, rows=(), module=Module.FULL),
+        matmul(
+            "mtp projection", t.whole, h / t.tp, 2 * h, rows=(joined,),
+            transfers=(gather(2.0 * BF16 * h * t.whole, t),),
+        ),
+        *layer,
+        norm("mtp final norm", model, t.part, rows=(), module=Module.KEPT),
+        *logit_ops(model, t, profile, shared=True),
+    ]  # fmt: skip

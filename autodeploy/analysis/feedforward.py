@@ -1,0 +1,142 @@
+"""Ops of the feed-forward block: dense, or router, dispatch, routed and shared experts, combine.
+
+Rows and shapes: physics 4.2, 6.4, 7.2, 7.4.
+"""
+
+from __future__ import annotations
+
+from autodeploy.analysis.attention import BF16, bias, gather, norm, residual, sandwich, scatter
+from autodeploy.analysis.ops import (
+    Engine, Group, Module, Op, Row, Shard, Tokens, Transfer, matmul, vector,
+)  # fmt: skip
+from autodeploy.numeric import Num
+from autodeploy.spec.model import Model, MoE
+
+ROW_MAP_BYTES = 8.0
+"""Row-id map of the permutation, per token and expert (4..8; the published list takes 8)."""
+
+
+def _activation(name: str, model: Model, tokens: Num, width: Num, module: Module, rows: tuple[Row, ...]) -> Op:
+    """SwiGLU reads 2f and writes f (backward: reads 3f, writes 2f); GELU reads and writes f."""
+    forward, backward = (3.0, 5.0) if model.gated else (2.0, 3.0)
+    traffic = BF16 * tokens * width
+    return vector(name, forward * traffic, backward * traffic, module=module, rows=rows)
+
+
+def dense_ops(model: Model, t: Tokens) -> list[Op]:
+    """Norm, the two (gated: three) matrices, residual."""
+    h, width = model.hidden, model.ffn_width / t.tp
+    up = (2.0 if model.gated else 1.0) * width
+    normed = Row(name="norm-2 output", bytes=BF16 * h * t.part, module=Module.LAYERNORM)
+    fc1 = Row(name="fc1 output", bytes=BF16 * t.whole * up, module=Module.MLP, grad_live=True)
+    act = Row(name="activation output", bytes=BF16 * t.whole * width, module=Module.MLP_ACT)
+    traffic = BF16 * h * t.whole
+    biased = 1.0 if model.linear_bias else 0.0
+    return [
+        norm("norm 2", model, t.part, rows=(normed,), module=Module.LAYERNORM),
+        matmul(
+            "fc1", t.whole, up, h, module=Module.MLP, rows=(fc1,), bias=biased * up, transfers=(gather(traffic, t),)
+        ),
+        _activation("activation", model, t.whole, width, Module.MLP_ACT, (act,)),
+        matmul("fc2", t.whole, h, width, module=Module.MLP, transfers=(scatter(traffic),)),
+        *bias("fc2 bias", t, biased * h),
+        *sandwich("norm after mlp", model, t),
+        residual("residual 2", model, t.part),
+    ]
+
+
+def moe_ops(model: Model, t: Tokens, combine_saved: bool) -> list[Op]:
+    """Norm, router, dispatch, grouped expert products, combine, shared experts, residual."""
+    moe = model.moe
+    assert moe is not None
+    h = model.hidden
+    own = Row(name="moe input", bytes=BF16 * h * t.part, module=Module.FULL)
+    rest = Row(name="moe input, gathered part", bytes=BF16 * h * (t.whole - t.part), module=Module.MOE)
+    return [
+        norm("norm 2", model, t.part, rows=(own, rest), module=Module.FULL),
+        _router(h, moe, t),
+        *_routed(model, moe, t, combine_saved),
+        *_shared(model, moe, t),
+        *sandwich("norm after moe", model, t),
+        residual("residual 2", model, t.part),
+    ]
+
+
+def _router(h: int, moe: MoE, t: Tokens) -> Op:
+    rows = (
+        Row(name="router probabilities", bytes=BF16 * t.part * moe.experts, module=Module.MOE),
+        Row(name="row-id map", bytes=ROW_MAP_BYTES * t.part * moe.experts, module=Module.MOE),
+    )
+    return matmul(
+        "router", t.part, moe.experts, h, shard=Shard.REPLICATED, module=Module.MOE, rows=rows, counted=False
+    )
+
+
+def _routed(model: Model, moe: MoE, t: Tokens, combine_saved: bool) -> list[Op]:
+    """Every token's k copies go to their experts and come back. Row counts are those of the busiest rank."""
+    h, k = model.hidden, moe.top_k
+    received = t.part * t.etp * k * t.imbalance
+    width = moe.expert_width / t.etp
+    up = (2.0 if model.gated else 1.0) * width
+    local = moe.experts / t.ep
+    moved = BF16 * 2.0 * (1.0 + k) * h * t.part * t.imbalance
+    permuted = Row(name="permuted tokens", bytes=BF16 * received * h, module=Module.MOE, grad_live=True)
+    fc1 = Row(name="expert fc1 output", bytes=BF16 * received * up, module=Module.MOE, grad_live=True)
+    act = Row(name="expert activation output", bytes=BF16 * received * width, module=Module.MOE_ACT)
+    # the expert product ends where ranks of one expert add up: etp copies shrink to one
+    combined = Row(name="combine input", bytes=BF16 * received / t.etp * h, module=Module.MOE)
+    return [
+        vector("permute", moved, moved, module=Module.MOE, transfers=(_all_to_all(h, t),), rows=(permuted,), kernels=3),
+        _grouped("expert fc1", model, received, up, h, local, (fc1,), (_expert_tp(h, received),)),
+        _activation("expert activation", model, received, width, Module.MOE_ACT, (act,)),
+        _grouped(
+            "expert fc2", model, received, h, width, local, (combined,) if combine_saved else (),
+            (_expert_tp(h, received),),
+        ),
+        vector("unpermute", moved, moved, module=Module.MOE, transfers=(_all_to_all(h, t),), kernels=2),
+    ]  # fmt: skip
+
+
+def _all_to_all(h: int, t: Tokens) -> Transfer:
+    """Dispatch or combine: of one copy of the rank's tokens, once forward and once backward."""
+    return Transfer(group=Group.EP, bytes=BF16 * h * t.part, forward=1.0, backward=1.0)
+
+
+def _expert_tp(h: int, received: Num) -> Transfer:
+    """All-gather before, or reduce-scatter after, experts that are cut over etp ranks."""
+    return Transfer(group=Group.ETP, bytes=BF16 * h * received, forward=1.0, backward=1.0)
+
+
+def _grouped(
+    name: str,
+    model: Model,
+    m: Num,
+    n: Num,
+    k: Num,
+    experts: Num,
+    rows: tuple[Row, ...],
+    transfers: tuple[Transfer, ...],
+) -> Op:
+    """One product per local expert, of equal shares of the received rows."""
+    moe = model.moe
+    assert moe is not None
+    return Op(
+        name=name, engine=Engine.EXPERTS, module=Module.MOE, m=m, n=n, k=k, experts=experts,
+        flop=2.0 * m * n * k, params=1.0 * experts * n * k, shard=Shard.EXPERT, rows=rows, transfers=transfers,
+    )  # fmt: skip
+
+
+def _shared(model: Model, moe: MoE, t: Tokens) -> list[Op]:
+    if not moe.shared_width:
+        return []
+    h, width = model.hidden, moe.shared_width / t.tp
+    up = (2.0 if model.gated else 1.0) * width
+    traffic = BF16 * h * t.whole
+    module = Module.SHARED_EXPERTS
+    fc1 = Row(name="shared fc1 output", bytes=BF16 * t.whole * up, module=module)
+    act = Row(name="shared activation output", bytes=BF16 * t.whole * width, module=module)
+    return [
+        matmul("shared fc1", t.whole, up, h, module=module, rows=(fc1,), transfers=(gather(traffic, t),)),
+        _activation("shared activation", model, t.whole, width, module, (act,)),
+        matmul("shared fc2", t.whole, h, width, module=module, transfers=(scatter(traffic),)),
+    ]

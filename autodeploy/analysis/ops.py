@@ -1,0 +1,167 @@
+"""The vocabulary of the inventory: an op is what one rank does for one microbatch in one step of a layer.
+
+All quantities are per rank and microbatch, and each may be a column. Everything else (parameters, FLOP, bytes
+moved, activations, traffic, the price of recompute) is a reading of these lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from autodeploy.numeric import Num
+
+
+class Engine(IntEnum):
+    """Which part of a device works: each is one term of the step time."""
+
+    MATMUL = 0
+    EXPERTS = 1
+    ATTENTION = 2
+    VECTOR = 3
+
+
+class Module(IntEnum):
+    """What can be rebuilt in the backward pass, one disjoint set of rows each (physics 4.4).
+
+    The names are Megatron's recompute modules, where it has one. FULL is what remains of the layer once all
+    others are rebuilt, so that all together keep nothing but the layer input.
+    """
+
+    LAYERNORM = 0
+    MLP_ACT = 1
+    MOE_ACT = 2
+    MLA_UP_PROJ = 3
+    SHARED_EXPERTS = 4
+    MLP = 5
+    MOE = 6
+    FULL = 7
+    KEPT = 8
+    """Never rebuilt: inputs of layers, and the ends of the model."""
+
+
+MODULE_WORDS = tuple(module.name.lower() for module in Module)
+REBUILDABLE = tuple(module for module in Module if module is not Module.KEPT)
+
+
+class Shard(IntEnum):
+    """How the parameters of an op are spread: divided by tp, on every tp rank, or divided by etp x ep."""
+
+    TP = 0
+    REPLICATED = 1
+    EXPERT = 2
+
+
+class Group(IntEnum):
+    """The process group that a transfer runs over."""
+
+    TP = 0
+    EP = 1
+    ETP = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A tensor kept from the forward to the backward pass (one line of physics 4.2)."""
+
+    name: str
+    bytes: Num
+    module: Module
+    grad_live: bool = False
+    """Its gradient is among the largest live tensors of the layer's backward pass (physics 4.6)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transfer:
+    """Collectives of one op over one group."""
+
+    group: Group
+    bytes: Num
+    """TP, ETP: the whole tensor. EP: one copy of the rank's own tokens."""
+    forward: Num = 0.0
+    """How many all-gathers, reduce-scatters or all-to-alls in the forward pass."""
+    backward: Num = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Op:
+    """One step of a layer."""
+
+    name: str
+    engine: Engine
+    module: Module = Module.FULL
+    """The recompute module that has to run this op again."""
+    m: Num = 0.0
+    n: Num = 0.0
+    k: Num = 0.0
+    """A product m x k by k x n (attention: m queries, n = heads, k = keys times head sizes, see `flop`)."""
+    experts: Num = 1.0
+    """Grouped products: so many of m / experts rows each."""
+    flop: Num = 0.0
+    """Model FLOP of the forward pass."""
+    counted: bool = True
+    """Part of the model FLOP by Megatron's convention, which leaves the router out."""
+    params: Num = 0.0
+    shard: Shard = Shard.TP
+    forward_bytes: Num = 0.0
+    backward_bytes: Num = 0.0
+    """Vector ops: bytes read and written."""
+    rows: tuple[Row, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    kernels: int = 1
+
+
+def matmul(
+    name: str,
+    m: Num,
+    n: Num,
+    k: Num,
+    *,
+    shard: Shard = Shard.TP,
+    module: Module = Module.FULL,
+    bias: Num = 0.0,
+    rows: tuple[Row, ...] = (),
+    transfers: tuple[Transfer, ...] = (),
+    counted: bool = True,
+) -> Op:
+    """A linear layer of n x k weights over m tokens."""
+    return Op(
+        name=name, engine=Engine.MATMUL, module=module, m=m, n=n, k=k, flop=2.0 * m * n * k, counted=counted,
+        params=1.0 * n * k + bias, shard=shard, rows=rows, transfers=transfers,
+    )  # fmt: skip
+
+
+def vector(
+    name: str,
+    forward_bytes: Num,
+    backward_bytes: Num,
+    *,
+    params: Num = 0.0,
+    module: Module = Module.FULL,
+    rows: tuple[Row, ...] = (),
+    transfers: tuple[Transfer, ...] = (),
+    kernels: int = 1,
+) -> Op:
+    """An element-wise or reduction step; its parameters, if any, are on every tp rank."""
+    return Op(
+        name=name, engine=Engine.VECTOR, module=module, params=params, shard=Shard.REPLICATED,
+        forward_bytes=forward_bytes, backward_bytes=backward_bytes, rows=rows, transfers=transfers,
+        kernels=kernels,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tokens:
+    """Token counts of one microbatch on a rank, and the degrees that shape its ops."""
+
+    whole: Num
+    """T = mbs x seq / cp: what a tensor-parallel region works on."""
+    part: Num
+    """n: what a sequence-parallel region holds, T / tp with sp, else T."""
+    seq: Num
+    sp: Num
+    tp: Num
+    ep: Num
+    etp: Num
+    imbalance: Num
+    """Load of the busiest expert rank over the mean; 1 where the experts are not spread."""

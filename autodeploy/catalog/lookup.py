@@ -1,0 +1,73 @@
+"""Names to values: a catalog entry by its name, or any file of the same form by its path."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from autodeploy.errors import SpecError, spec_error
+from autodeploy.spec.cluster import Cluster
+from autodeploy.spec.files import parse, read_mapping
+from autodeploy.spec.model import Model
+from autodeploy.spec.space import Space, SpaceFile
+from autodeploy.spec.target import Target
+
+T = TypeVar("T", Model, Cluster, Target)
+
+ROOT = Path(__file__).parent
+FOLDERS: dict[type, str] = {Model: "models", Cluster: "clusters", Target: "targets"}
+SUFFIXES = (".toml", ".yaml", ".yml", ".json")
+
+
+def names(cls: type) -> list[str]:
+    """Names in the catalog, sorted."""
+    return sorted(path.stem for path in (ROOT / FOLDERS[cls]).glob("*.toml"))
+
+
+@cache
+def load(cls: type[T], name: str) -> T:
+    """The entry of that name, or the file at that path. Raises `SpecError` with the nearest names."""
+    if Path(name).suffix.lower() in SUFFIXES or "/" in name:
+        return parse(cls, read_mapping(Path(name)), source=name)
+    path = ROOT / FOLDERS[cls] / f"{name}.toml"
+    if not path.is_file():
+        raise unknown(cls, name)
+    return parse(cls, read_mapping(path), source=str(path))
+
+
+def unknown(cls: type, name: str) -> SpecError:
+    """The error for a name that the catalog does not hold."""
+    known = names(cls)
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return spec_error(FOLDERS[cls][:-1], f"unknown {name!r}{hint}", " ".join(known) + ", or a file")
+
+
+def load_space(path: Path, gbs: int | None = None) -> Space:
+    """A space file with its model, cluster and target resolved; `gbs` overrides the file's."""
+    asked = parse(SpaceFile, read_mapping(path), source=str(path))
+    faults = []
+    found: dict[str, Model | Cluster | Target] = {}
+    for cls, key in ((Model, "model"), (Cluster, "cluster"), (Target, "target")):
+        try:
+            found[key] = load(cls, getattr(asked, key))
+        except SpecError as error:
+            faults.extend(error.faults)
+    if faults:
+        raise SpecError(*faults, source=str(path))
+    job = replace(asked.job, gbs=gbs) if gbs is not None else asked.job
+    model, cluster, target = found["model"], found["cluster"], found["target"]
+    assert isinstance(model, Model) and isinstance(cluster, Cluster) and isinstance(target, Target)
+    return Space(
+        name=asked.name or path.stem,
+        model=model,
+        cluster=cluster,
+        target=target,
+        devices=asked.devices,
+        job=job,
+        plan=asked.plan,
+        inputs={"model": asked.model, "cluster": asked.cluster, "target": asked.target},
+    )

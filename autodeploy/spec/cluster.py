@@ -1,0 +1,80 @@
+"""The cluster: one device and the levels of the network, in SI units. One direction per bandwidth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from autodeploy.spec.checks import Count, Frac, LostFrac, Natural, Positive
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """One accelerator: what its engines reach, and what its memory leaves to the job."""
+
+    name: str
+    peak_flop_per_s: Positive
+    """Dense bf16 peak, as the vendor specifies it."""
+    matmul_max_frac: Frac
+    """Share of the peak that an endless matrix product reaches."""
+    matmul_cores: Count
+    tile_m: Count
+    tile_n: Count
+    tile_overhead_s: Positive
+    """Prologue and epilogue of one output tile."""
+    attention_forward_frac: Frac
+    attention_backward_frac: Frac
+    hbm_bytes: Positive
+    """What the runtime reports, before its own context."""
+    context_bytes: Positive
+    hbm_bytes_per_s: Positive
+    hbm_max_frac: Frac
+    kernel_gap_s: Positive
+    """Device idle between two kernels of one stream."""
+    issue_s: Positive
+    """Host time to launch one kernel: a floor under every layer."""
+
+    @property
+    def usable_bytes(self) -> float:
+        """Device memory that the job may fill."""
+        return self.hbm_bytes - self.context_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Level:
+    """One level of the network: `size` ranks that reach each other over it."""
+
+    name: str
+    size: Natural
+    """Ranks below one domain of this level; 0 means all of the cluster."""
+    topology: Literal["switch", "mesh"]
+    """A mesh of m ranks uses m - 1 links of `link_bytes_per_s` each; a switch one port whatever m."""
+    link_bytes_per_s: Positive
+    """Nominal, per device and direction (mesh: per link and direction)."""
+    link_max_frac: Frac
+    """Share of nominal that large messages reach."""
+    latency_s: Positive
+    """Per doubling of the ranks in a collective; once for a point-to-point message."""
+
+    @property
+    def effective_bytes_per_s(self) -> float:
+        """What a large message sees."""
+        return self.link_bytes_per_s * self.link_max_frac
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """A kind of machine, any number of it."""
+
+    name: str
+    title: str
+    device: Device
+    node: Level
+    fabric: Level
+    pipelined_collectives: bool
+    """True where a collective over two levels streams through both at once; False where the steps add."""
+    communicator_bytes: Positive
+    """Device memory that one communicator (process group) takes."""
+    fragmentation_frac: LostFrac
+    """Share of the allocated memory lost to the allocator."""
+    sources: dict[str, str] = field(default_factory=dict, compare=False)

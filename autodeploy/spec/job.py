@@ -1,0 +1,30 @@
+"""The job: how much is trained in one step, in which number format, with which optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from autodeploy.spec.checks import AtLeastOne, Count
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One training step. The defaults are mixed-precision Adam as Megatron and MindSpeed run it."""
+
+    gbs: Count
+    """Sequences per step over the whole cluster."""
+    seq_len: Count
+    precision: Literal["bf16"] = "bf16"
+    optimizer: Literal["adam"] = "adam"
+    grad_precision: Literal["fp32", "bf16"] = "fp32"
+    mtp: bool = True
+    """Train the model's MTP modules, where it has any."""
+    expert_imbalance: AtLeastOne = 1.2
+    """Load of the busiest expert rank over the mean. 1.2: balancing loss or bias (physics: balanced routing
+    in training runs); 1.0: routing forced even. Multiplies expert matmul, all-to-all and routed activations."""
+
+    @property
+    def grad_bytes(self) -> float:
+        """Bytes of one gradient element as it is kept and reduced."""
+        return 4.0 if self.grad_precision == "fp32" else 2.0

@@ -1,0 +1,128 @@
+"""The plan: what an engineer chooses. `Plan` is one, `PlanTable` the same fields as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+
+class Schedule(IntEnum):
+    """Order of forward and backward passes on a rank."""
+
+    ONE_F_ONE_B = 0
+    INTERLEAVED = 1
+
+
+class Overlap(IntEnum):
+    """PAIR merges a forward and a backward pass so that each hides the other's all-to-all."""
+
+    NONE = 0
+    PAIR = 1
+
+
+class Dispatch(IntEnum):
+    """How tokens reach their experts: one all-to-all, or all-gather across nodes and all-to-all inside."""
+
+    FLAT = 0
+    HIER = 1
+
+
+SCHEDULE_WORDS = ("1f1b", "interleaved")
+OVERLAP_WORDS = ("none", "pair")
+DISPATCH_WORDS = ("flat", "hier")
+LAYOUT_RULES = ("even", "light", "apart")
+RANK_ORDER = "tp-cp-dp-pp; experts etp-ep-edp-pp"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """One parallel plan. Degrees are whole numbers; `layout` and `recompute` are rules, resolved later."""
+
+    tp: int
+    pp: int
+    vpp: int
+    cp: int
+    dp: int
+    ep: int
+    """Size of the expert group over tp x cp x dp (TP-extend-EP is etp = 1 with ep = tp x k)."""
+    etp: int
+    mbs: int
+    sp: bool
+    schedule: Schedule
+    overlap: Overlap
+    dispatch: Dispatch
+    zero: int
+    """0: optimizer state on every rank; 1: sharded over data parallelism (distributed optimizer)."""
+    layout: str
+    """`auto`, a rule (`even`, `light`, `apart`) or a layout string."""
+    recompute: str
+    """`none`, `fit`, `full`, or modules joined by `+`."""
+
+    @property
+    def edp(self) -> int:
+        """Data-parallel degree of the routed experts."""
+        return self.tp * self.cp * self.dp // (self.etp * self.ep)
+
+
+PLAN_FIELDS = tuple(f.name for f in fields(Plan))
+DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs")
+CODES = {"sp": bool, "schedule": Schedule, "overlap": Overlap, "dispatch": Dispatch, "zero": int}
+TEXTS = ("layout", "recompute")
+
+
+class PlanTable:
+    """Plans as columns: degrees float64, codes int8, texts as indices into `words`.
+
+    Made from the fields of `Plan`; `row(i)` gives the plan back.
+    """
+
+    def __init__(self, columns: Mapping[str, np.ndarray], words: Mapping[str, tuple[str, ...]]) -> None:
+        self.words = dict(words)
+        self.columns = {name: columns[name] for name in PLAN_FIELDS}
+        self.__dict__.update(self.columns)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> np.ndarray: ...
+
+    def __len__(self) -> int:
+        return len(self.columns["tp"])
+
+    @property
+    def edp(self) -> np.ndarray:
+        """Data-parallel degree of the routed experts."""
+        return np.floor_divide(self.tp * self.cp * self.dp, self.etp * self.ep)
+
+    def rows(self, index: Any) -> PlanTable:
+        """The rows that a slice, a mask or an index array names."""
+        return PlanTable({name: column[index] for name, column in self.columns.items()}, self.words)
+
+    def text(self, name: str, i: int) -> str:
+        """The word of a text field in row i."""
+        return self.words[name][int(self.columns[name][i])]
+
+    def row(self, i: int) -> Plan:
+        """Row i as a plan."""
+        values: dict[str, Any] = {name: int(self.columns[name][i]) for name in DEGREES}
+        values |= {name: code(int(self.columns[name][i])) for name, code in CODES.items()}
+        values |= {name: self.text(name, i) for name in TEXTS}
+        return Plan(**values)
+
+
+def table_of(plans: Sequence[Plan]) -> PlanTable:
+    """Plans as a table."""
+    words = {name: tuple(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in TEXTS}
+    columns = {name: np.array([getattr(plan, name) for plan in plans], dtype=float) for name in DEGREES}
+    columns |= {name: np.array([int(getattr(p, name)) for p in plans], dtype=np.int8) for name in CODES}
+    columns |= {
+        name: np.array([words[name].index(getattr(p, name)) for p in plans], dtype=np.int16) for name in TEXTS
+    }
+    return PlanTable(columns, words)
+
+
+PlanLike = Plan | PlanTable
+"""What a formula takes: one plan or a table."""

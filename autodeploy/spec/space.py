@@ -1,0 +1,70 @@
+"""The space: which plans are asked about. `SpaceFile` is what a file says, `Space` the same with names resolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from autodeploy.spec.checks import Count
+
+from autodeploy.spec.cluster import Cluster
+from autodeploy.spec.job import Job
+from autodeploy.spec.machine import Machine
+from autodeploy.spec.model import Model
+from autodeploy.spec.target import Target
+
+Degrees = tuple[Count, ...] | Literal["divisors"]
+"""Exact values, or all divisors of what the degree divides."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanValues:
+    """Values to try, one tuple per plan field. dp follows from the devices; sp and schedule from tp and vpp."""
+
+    tp: Degrees
+    pp: Degrees
+    vpp: tuple[Count, ...] = (1,)
+    cp: Degrees = (1,)
+    ep: Degrees = (1,)
+    etp: Degrees = (1,)
+    mbs: tuple[Count, ...] = (1,)
+    sp: tuple[bool, ...] | None = None
+    """Sequence parallelism; unset: on wherever tp > 1."""
+    overlap: tuple[Literal["none", "pair"], ...] = ("none",)
+    dispatch: tuple[Literal["flat", "hier"], ...] = ("flat",)
+    zero: tuple[Literal[0, 1], ...] = (1,)
+    layout: tuple[str, ...] = ("auto",)
+    recompute: tuple[str, ...] = ("fit",)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpaceFile:
+    """A space as a file states it: names of catalog entries, or paths of files of the same form."""
+
+    name: str = ""
+    model: str
+    cluster: str
+    target: str = "generic"
+    devices: Count
+    job: Job
+    plan: PlanValues
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Space:
+    """A space with everything in it that a search needs."""
+
+    name: str
+    model: Model
+    cluster: Cluster
+    target: Target
+    devices: Count
+    job: Job
+    plan: PlanValues
+    inputs: dict[str, str] = field(default_factory=dict)
+    """The names as asked, for reports."""
+
+    @property
+    def machine(self) -> Machine:
+        """Cluster and profile."""
+        return Machine(cluster=self.cluster, profile=self.target.profile)
