@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -83,3 +84,17 @@ def total(values: Sequence[Num]) -> Num:
     for value in values:
         result = result + value
     return result
+
+
+def gather(tree: Any, index: np.ndarray) -> Any:
+    """The same structure (dicts, tuples, dataclasses) with every column replaced by the entries at `index`."""
+    if isinstance(tree, np.ndarray):
+        return tree[index]
+    if isinstance(tree, dict):
+        return {key: gather(value, index) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        items = [gather(item, index) for item in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return replace(tree, **{f.name: gather(getattr(tree, f.name), index) for f in fields(tree)})
+    return tree

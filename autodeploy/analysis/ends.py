@@ -5,6 +5,8 @@ Rows: physics 4.3; parameters: physics 1.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autodeploy.analysis.attention import BF16, gather, norm, scatter
 from autodeploy.analysis.ops import Module, Op, Row, Shard, Tokens, matmul, vector
 from autodeploy.numeric import Num, ceil
@@ -31,18 +33,10 @@ def embedding_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
     traffic = 2.0 * BF16 * h * t.whole
     ids = Row(name="token ids", bytes=ID_BYTES * t.whole, module=Module.KEPT)
     table = vector("embedding", traffic, 2.0 * traffic, rows=(ids,), transfers=(scatter(BF16 * h * t.whole),))
-    ops = [_sharded(table, embedding_params(model, t, profile))]
+    ops = [replace(table, module=Module.KEPT, shard=Shard.TP, params=embedding_params(model, t, profile))]
     if model.learned_positions:
         ops.append(vector("positions", traffic, traffic, params=1.0 * model.learned_positions * h))
     return ops
-
-
-def _sharded(op: Op, params: Num) -> Op:
-    """The op with parameters that are divided by tp."""
-    return Op(
-        name=op.name, engine=op.engine, module=Module.KEPT, params=params, shard=Shard.TP,
-        forward_bytes=op.forward_bytes, backward_bytes=op.backward_bytes, rows=op.rows, transfers=op.transfers,
-    )  # fmt: skip
 
 
 def head_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
@@ -63,16 +57,10 @@ def logit_ops(model: Model, t: Tokens, profile: Profile, shared: bool = False) -
         transfers=(gather(BF16 * h * t.whole, t),),
     )  # fmt: skip
     if shared or model.tied_embeddings:
-        product = _without_params(product)
+        product = replace(product, params=0.0)
     moved = (profile.logit_saved_bytes + profile.logit_transient_bytes) * t.whole * width
-    return [product, vector("loss", 2.0 * moved, moved, module=Module.KEPT, kernels=4)]
-
-
-def _without_params(op: Op) -> Op:
-    return Op(
-        name=op.name, engine=op.engine, module=op.module, m=op.m, n=op.n, k=op.k, flop=op.flop, rows=op.rows,
-        transfers=op.transfers,
-    )  # fmt: skip
+    loss = vector("loss", 2.0 * moved, moved, module=Module.KEPT, kernels=4)
+    return [product, replace(loss, transient_bytes=profile.logit_transient_bytes * t.whole * width)]
 
 
 def mtp_ops(model: Model, t: Tokens, profile: Profile, layer: list[Op]) -> list[Op]:

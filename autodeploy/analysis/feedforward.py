@@ -5,6 +5,8 @@ Rows and shapes: physics 4.2, 6.4, 7.2, 7.4.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autodeploy.analysis.attention import BF16, bias, gather, norm, residual, sandwich, scatter
 from autodeploy.analysis.ops import (
     Engine, Group, Module, Op, Row, Shard, Tokens, Transfer, matmul, vector,
@@ -85,8 +87,11 @@ def _routed(model: Model, moe: MoE, t: Tokens, combine_saved: bool) -> list[Op]:
     act = Row(name="expert activation output", bytes=BF16 * received * width, module=Module.MOE_ACT)
     # the expert product ends where ranks of one expert add up: etp copies shrink to one
     combined = Row(name="combine input", bytes=BF16 * received / t.etp * h, module=Module.MOE)
+    permute = vector(
+        "permute", moved, moved, module=Module.MOE, transfers=(_all_to_all(h, t),), rows=(permuted,), kernels=3
+    )
     return [
-        vector("permute", moved, moved, module=Module.MOE, transfers=(_all_to_all(h, t),), rows=(permuted,), kernels=3),
+        replace(permute, exchange_bytes=BF16 * received / t.etp * h),
         _grouped("expert fc1", model, received, up, h, local, (fc1,), (_expert_tp(h, received),)),
         _activation("expert activation", model, received, width, Module.MOE_ACT, (act,)),
         _grouped(

@@ -108,6 +108,10 @@ class Op:
     """Vector ops: bytes read and written."""
     rows: tuple[Row, ...] = ()
     transfers: tuple[Transfer, ...] = ()
+    transient_bytes: Num = 0.0
+    """Live only while the op runs."""
+    exchange_bytes: Num = 0.0
+    """Receive buffer of the op's all-to-all."""
     kernels: int = 1
 
 

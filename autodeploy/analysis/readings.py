@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from autodeploy.analysis.inventory import inventory_of, kind_counts, one_token
 from autodeploy.analysis.ops import Module, Op, Shard
-from autodeploy.numeric import Num, total
+from autodeploy.numeric import Num, maximum, total
 from autodeploy.spec.model import Kind, Model
 from autodeploy.spec.target import Profile
 
@@ -77,6 +77,14 @@ def saved_bytes(ops: Iterable[Op], module: Module | None = None) -> Num:
 def grad_live_bytes(ops: Iterable[Op]) -> Num:
     """Gradients of the largest tensors that live together in a layer's backward pass (physics 4.6)."""
     return total([row.bytes for op in ops for row in op.rows if row.grad_live])
+
+
+def transient_bytes(ops: Iterable[Op]) -> Num:
+    """The largest tensor set that lives only while one op runs (the loss, on the head)."""
+    largest: Num = 0.0
+    for op in ops:
+        largest = maximum(largest, op.transient_bytes)
+    return largest
 
 
 def without_mtp(model: Model) -> Model:

@@ -1,0 +1,1 @@
+"""What to choose once the plan stands: layout by rule, recompute until it fits. Small and exact."""

@@ -1,0 +1,104 @@
+"""Layouts by rule (design: even, light, apart) for a pipeline of pp x vpp slots."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from autodeploy.analysis.inventory import inventory_of, one_token
+from autodeploy.analysis.readings import PLAIN
+from autodeploy.errors import SpecError
+from autodeploy.numeric import total
+from autodeploy.spec.job import Job
+from autodeploy.spec.layout import Layout, compress, make_layout
+from autodeploy.spec.model import Kind, Model, decoder_kinds
+from autodeploy.spec.plan import LAYOUT_RULES
+
+
+def spread(items: int, slots: int) -> list[int]:
+    """So many items over so many slots: counts differ by at most one, extra ones first."""
+    base, extra = divmod(items, slots)
+    return [base + (i < extra) for i in range(slots)]
+
+
+@lru_cache(maxsize=64)
+def layer_units(model: Model, job: Job) -> dict[Kind, float]:
+    """FLOP of each kind in units of the model's commonest decoder layer: the weights of the `light` rule.
+
+    FLOP and not time, so that a layout does not depend on the machine (docs/decisions).
+    """
+    kinds = decoder_kinds(model)
+    common = max(set(kinds), key=kinds.count)
+    ops = inventory_of(model, PLAIN, one_token(job.seq_len), job.mtp)
+    flop = {kind: total([op.flop for op in ops[kind]]) for kind in ops}
+    return {kind: flop[kind] / flop[common] for kind in flop}
+
+
+def _even(model: Model, job: Job, slots: int) -> list[int]:
+    del job
+    return spread(model.layers, slots)
+
+
+def _light(model: Model, job: Job, slots: int) -> list[int]:
+    """The end slots take fewer layers, by what embedding, MTP and head weigh."""
+    units = layer_units(model, job)
+    first = units[Kind.EMBEDDING]
+    last = units[Kind.HEAD] + units.get(Kind.MTP, 0.0) * model.mtp_depth
+    share = (model.layers + first + last) / slots
+    head, tail = max(round(share - first), 0), max(round(share - last), 0)
+    return [head, *spread(model.layers - head - tail, slots - 2), tail]
+
+
+def _apart(model: Model, job: Job, slots: int) -> list[int]:
+    """MTP in its own last-but-one slot, head in the last; the rest even."""
+    own = 2 if _modules(model, job) else 1
+    return [*spread(model.layers, slots - own), *([0] * own)]
+
+
+_COUNTS = {"even": _even, "light": _light, "apart": _apart}
+_LEAST_SLOTS = {"even": 1, "light": 3, "apart": 3}
+
+
+def _modules(model: Model, job: Job) -> int:
+    return model.mtp_depth if job.mtp else 0
+
+
+def _strings(model: Model, job: Job, rule: str, slots: int) -> list[str] | None:
+    """Slot strings of a rule; None where it does not apply to so few slots."""
+    if slots < _LEAST_SLOTS[rule]:
+        return None
+    counts = _COUNTS[rule](model, job, slots)
+    if min(counts) < 0:
+        return None
+    held = ["t" * count for count in counts]
+    held[0] = "E" + held[0]
+    mtp_slot = -2 if rule == "apart" else -1
+    held[mtp_slot] += "m" * _modules(model, job)
+    held[-1] += "L"
+    return held
+
+
+@lru_cache(maxsize=8192)
+def resolve(model: Model, job: Job, pp: int, vpp: int, rule: str) -> Layout | None:
+    """The layout that a rule (or a given string) makes; None where it has none for this shape."""
+    notation = rule
+    if rule in LAYOUT_RULES:
+        strings = _strings(model, job, rule, pp * vpp)
+        if strings is None or not all(strings):
+            return None
+        notation = compress(strings)
+    try:
+        return make_layout(model, job.mtp, pp, vpp, notation)
+    except SpecError:
+        return None
+
+
+def candidates(model: Model, job: Job, pp: int, vpp: int, layout: str) -> list[tuple[str, Layout]]:
+    """(rule, layout) that a plan's layout field allows, in order of preference on ties, equal layouts once."""
+    rules = LAYOUT_RULES if layout == "auto" else (layout,)
+    found = [(rule, resolve(model, job, pp, vpp, rule)) for rule in rules]
+    seen: set[str] = set()
+    return [
+        (rule, layout)
+        for rule, layout in found
+        if layout is not None and not (layout.notation in seen or seen.add(layout.notation))  # type: ignore[func-returns-value]
+    ]

@@ -1,0 +1,101 @@
+"""Seconds of communication: which levels a group crosses, and what a collective takes on each (physics 6).
+
+Times come per lane: `inner` on the links of a node, `outer` on the port to the fabric.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from autodeploy.numeric import Num, ceil, doublings, floor, maximum, minimum, where
+from autodeploy.spec.cluster import Cluster, Level
+
+
+class Span(NamedTuple):
+    """How a process group lies on the machine: so many ranks in a node, on so many nodes."""
+
+    inner: Num
+    nodes: Num
+
+
+class Lanes(NamedTuple):
+    """Seconds on the links of a node and on the port to the fabric."""
+
+    inner: Num
+    outer: Num
+
+
+def span(cluster: Cluster, size: Num, stride: Num) -> Span:
+    """A group of `size` ranks, each `stride` ranks from the next (rank order: see spec.plan.RANK_ORDER)."""
+    inner = minimum(size, maximum(floor(cluster.node.size / stride), 1.0))
+    return Span(inner=inner, nodes=ceil(size / inner))
+
+
+def port_bytes_per_s(level: Level, ranks: Num) -> Num:
+    """What one rank sends at in a group of `ranks`: a mesh uses ranks - 1 links, a switch one port.
+
+    Source: physics 6.2; all-reduce on 2/4/8 910B in the ratio 1 : 2.5 : 7.
+    """
+    if level.topology == "switch":
+        return level.effective_bytes_per_s
+    return level.effective_bytes_per_s * maximum(ranks - 1.0, 1.0)
+
+
+def serial(cluster: Cluster, lanes: Lanes) -> Num:
+    """Wall time of a collective over two levels: the longer where they stream, else the sum."""
+    if cluster.pipelined_collectives:
+        return maximum(lanes.inner, lanes.outer)
+    return lanes.inner + lanes.outer
+
+
+def gather_lanes(cluster: Cluster, group: Span, whole_bytes: Num) -> Lanes:
+    """All-gather or reduce-scatter of a tensor of `whole_bytes`; an all-reduce is two of them.
+
+    Formula: (m-1)/m * S / B_node + (N-1)/N * (S/m) / B_fabric, plus latency per doubling of ranks
+    Source: physics 6.1; NVIDIA/nccl-tests doc/PERFORMANCE.md.
+    """
+    m, nodes = group
+    inner = (m - 1.0) / m * whole_bytes / port_bytes_per_s(cluster.node, m)
+    outer = (nodes - 1.0) / nodes * (whole_bytes / m) / cluster.fabric.effective_bytes_per_s
+    return Lanes(
+        inner=inner + cluster.node.latency_s * doublings(m),
+        outer=outer + cluster.fabric.latency_s * doublings(nodes),
+    )
+
+
+def flat_lanes(cluster: Cluster, group: Span, ranks: Num, copy_bytes: Num, top_k: int) -> Lanes:
+    """One all-to-all in which every token travels to each of its k experts.
+
+    Formula: k * X * (1 - 1/N) over the fabric, k * X * (1/N - 1/ranks) inside the node
+    Source: physics 6.4.
+    """
+    m, nodes = group
+    inside = top_k * copy_bytes * (1.0 / nodes - 1.0 / ranks)
+    across = top_k * copy_bytes * (1.0 - 1.0 / nodes)
+    return Lanes(
+        inner=inside / port_bytes_per_s(cluster.node, m) + cluster.node.latency_s * doublings(m),
+        outer=across / cluster.fabric.effective_bytes_per_s + cluster.fabric.latency_s * doublings(nodes),
+    )
+
+
+def hier_lanes(cluster: Cluster, group: Span, copy_bytes: Num, top_k: int) -> Lanes:
+    """All-gather between equal positions of the nodes, then an all-to-all inside each node.
+
+    Formula: X * (N - 1) over the fabric, then k * X * (m - 1)/m inside the node
+    Source: physics 6.4; half of the flat volume across 4 nodes at k = 8.
+    """
+    m, nodes = group
+    return Lanes(
+        inner=top_k * copy_bytes * (m - 1.0) / m / port_bytes_per_s(cluster.node, m)
+        + cluster.node.latency_s * doublings(m),
+        outer=copy_bytes * (nodes - 1.0) / cluster.fabric.effective_bytes_per_s
+        + cluster.fabric.latency_s * doublings(nodes),
+    )
+
+
+def send_s(cluster: Cluster, ranks_apart: Num, job_ranks: Num, message_bytes: Num) -> Num:
+    """Point to point between neighbouring stages: over the fabric unless the whole job sits in one node."""
+    inside = cluster.node.latency_s + message_bytes / cluster.node.effective_bytes_per_s
+    outside = cluster.fabric.latency_s + message_bytes / cluster.fabric.effective_bytes_per_s
+    in_node = (job_ranks <= cluster.node.size) & (ranks_apart < cluster.node.size)
+    return where(in_node, inside, outside)

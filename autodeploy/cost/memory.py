@@ -1,0 +1,94 @@
+"""Bytes on the worst moment of a stage, term by term (physics 3 and 4.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from autodeploy.cost.layers import LayerCost
+from autodeploy.numeric import Num, maximum, total, where
+from autodeploy.spec.job import Job
+from autodeploy.spec.layout import Role
+from autodeploy.spec.machine import Machine
+from autodeploy.spec.model import Kind, Model
+from autodeploy.spec.plan import Overlap, PlanLike
+
+WEIGHT_BYTES = 2.0
+"""bf16 weights."""
+STATE_BYTES = 12.0
+"""fp32 master weights and the two moments of Adam."""
+
+
+def state_bytes(job: Job, zero: Num, params: Num, shards: Num) -> dict[str, Num]:
+    """Weights, gradients and optimizer state of `params` parameters, sharded by the ZeRO stage.
+
+    Formula: 2 x (/D from zero 3), grad_bytes x (/D from zero 2), 12 x (/D from zero 1)
+    Source: physics 3; arXiv 1910.02054 section 3, Megatron-LM's distributed optimizer.
+    """
+    return {
+        "weights": WEIGHT_BYTES * params / where(zero >= 3, shards, 1.0),
+        "gradients": job.grad_bytes * params / where(zero >= 2, shards, 1.0),
+        "optimizer": STATE_BYTES * params / where(zero >= 1, shards, 1.0),
+    }
+
+
+def vocabulary_copies(model: Model, pp: int, role: Role) -> int:
+    """Vocabulary matrices that a stage holds a second time: MTP needs embedding and head, tied weights one of both.
+
+    Source: physics 3; Megatron-LM gpt_model.py (rule V74).
+    """
+    if pp == 1:
+        return 0
+    embedding, head, mtp = (role.count(kind) > 0 for kind in (Kind.EMBEDDING, Kind.HEAD, Kind.MTP))
+    if model.tied_embeddings:
+        return int((head or mtp) and not embedding)
+    return int(mtp and not embedding) + int(mtp and not head)
+
+
+def stage_params(
+    model: Model, pp: int, role: Role, costs: Mapping[Kind, LayerCost], vocabulary: Num
+) -> tuple[Num, Num]:
+    """(dense, expert) parameters of one stage of a role, with its copies of the vocabulary matrices."""
+    held = [(role.count(kind), cost) for kind, cost in costs.items() if role.count(kind)]
+    dense = total([count * cost.dense_params for count, cost in held])
+    experts = total([count * cost.expert_params for count, cost in held])
+    copies = vocabulary_copies(model, pp, role)
+    return (dense + copies * vocabulary if copies else dense), experts
+
+
+def resident_terms(job: Job, plan: PlanLike, dense: Num, experts: Num) -> dict[str, Num]:
+    """Weights, gradients, optimizer: dense state sharded over dp x cp, expert state over edp."""
+    first = state_bytes(job, plan.zero, dense, plan.dp * plan.cp)
+    second = state_bytes(job, plan.zero, experts, plan.edp)
+    return {name: first[name] + second[name] for name in first}
+
+
+def communicator_bytes(machine: Machine, plan: PlanLike) -> Num:
+    """Buffers of every process group with more than one rank, and of the world. Source: physics 4.6."""
+    sizes = (plan.tp, plan.cp, plan.dp, plan.pp, plan.ep, plan.etp, plan.edp)
+    groups = total([1.0 * (size > 1) for size in sizes]) + 1.0
+    return groups * machine.cluster.communicator_bytes
+
+
+def activation_bytes(kept: Mapping[Kind, Num], weights: Sequence[Mapping[Kind, int]]) -> Num:
+    """Rows of all live microbatches at the worst of the moments that can be the peak (layers live per kind)."""
+    worst: Num = 0.0
+    for live in weights:
+        worst = maximum(worst, total([count * kept[kind] for kind, count in live.items() if count]))
+    return worst
+
+
+def transient_bytes(
+    costs: Mapping[Kind, LayerCost], rebuilt: Mapping[Kind, Num], role: Role, plan: PlanLike, boundary: Num
+) -> Num:
+    """The largest layer's backward pass: gradients, loss, rows rebuilt, all-to-all buffers; and p2p buffers.
+
+    Formula: max over layers(working + rebuilt + hierarchical gather + 2 exchange if paired) + 2 * 2nh if pp > 1
+    Source: physics 4.6.
+    """
+    worst: Num = 0.0
+    for kind, cost in costs.items():
+        if role.count(kind):
+            layer = cost.working_bytes + rebuilt[kind] + cost.gathered_bytes
+            pair = where(plan.overlap == Overlap.PAIR, 2.0 * cost.exchange_bytes, 0.0)
+            worst = maximum(worst, layer + pair)
+    return worst + where(plan.pp > 1, 2.0 * boundary, 0.0)

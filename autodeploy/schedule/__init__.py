@@ -1,0 +1,1 @@
+"""In which order: op orders as data, one simulator, the bounds that belong to them. Takes durations, never a cost."""

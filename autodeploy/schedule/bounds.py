@@ -1,0 +1,52 @@
+"""Lower bounds on a step that belong to a schedule, from given slot times (design 6.5).
+
+1F1B and interleaved: a stage cannot begin before the first microbatch has come down to it (fill), has all its
+own ops to run (work), and after its last backward that microbatch still has to travel back (drain).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autodeploy.numeric import Num, maximum, total
+from autodeploy.schedule.orders import OpCounts
+
+
+def stage_work_s(
+    counts: OpCounts, forward_s: Sequence[Num], backward_s: Sequence[Num], merged_s: Sequence[Sequence[Num]] | None
+) -> Num:
+    """Seconds of all ops of one rank: forwards and backwards of each chunk, and merged ops [i][j]."""
+    terms = [count * time for count, time in zip(counts.forward, forward_s, strict=True)]
+    terms += [count * time for count, time in zip(counts.backward, backward_s, strict=True)]
+    if merged_s is not None:
+        terms += [
+            count * time
+            for row, times in zip(counts.merged, merged_s, strict=True)
+            for count, time in zip(row, times, strict=True)
+        ]
+    return total(terms)
+
+
+def step_bound_s(
+    stages: Sequence[int],
+    role_of_stage: Sequence[int],
+    first_forward_s: Sequence[Num],
+    first_backward_s: Sequence[Num],
+    work_s: Sequence[Num],
+    tail_s: Sequence[Num],
+    send_s: Num,
+) -> Num:
+    """Never above the simulation, plus what follows it on each stage (`tail_s`, per role).
+
+    `stages` are the ones looked at (one per role, `work_s` in the same order); the first chunk's times are per
+    role. Formula: max over stages s of fill_s + work_s + max(tail_s, drain_s + tail_0).
+    """
+    bound: Num = 0.0
+    for stage, work in zip(stages, work_s, strict=True):
+        above = [role_of_stage[i] for i in range(stage)]
+        share = {role: above.count(role) for role in dict.fromkeys(above)}
+        fill = total([count * first_forward_s[role] for role, count in share.items()]) + stage * send_s
+        drain = total([count * first_backward_s[role] for role, count in share.items()]) + stage * send_s
+        after = maximum(tail_s[role_of_stage[stage]], drain + tail_s[role_of_stage[0]])
+        bound = maximum(bound, fill + work + after)
+    return bound

@@ -1,0 +1,136 @@
+"""Op orders of every rank, as data (physics 5.1), and what can be read off them: live chunks and op counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from autodeploy.spec.plan import Overlap, Schedule
+
+NONE = -1
+"""Stands where an op has no forward, or no backward, half."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Everything that the order of ops depends on."""
+
+    schedule: Schedule
+    pp: int
+    vpp: int
+    microbatches: int
+    overlap: Overlap
+
+    @property
+    def chunk_passes(self) -> int:
+        """Forward passes of chunks on one rank."""
+        return self.microbatches * self.vpp
+
+
+class RankOrder(NamedTuple):
+    """Ops of one rank in order. An op is a forward, a backward, or both merged (arrays of equal length)."""
+
+    f_microbatch: np.ndarray
+    f_chunk: np.ndarray
+    b_microbatch: np.ndarray
+    b_chunk: np.ndarray
+
+
+class OpCounts(NamedTuple):
+    """How often each kind of op occurs on a rank."""
+
+    forward: np.ndarray
+    """[v] forwards on their own."""
+    backward: np.ndarray
+    """[v] backwards on their own."""
+    merged: np.ndarray
+    """[v, v] forward of chunk i merged with backward of chunk j."""
+
+
+def warm_up(shape: Shape, rank: int) -> int:
+    """Forwards before the first backward. Merging needs one more, so that its two halves are independent.
+
+    Source: Megatron-LM core/pipeline_parallel/schedules.py get_pp_rank_microbatches; physics 4.5, 5.1.
+    """
+    ahead = shape.pp - rank - 1
+    if shape.schedule == Schedule.INTERLEAVED:
+        ahead = 2 * ahead + (shape.vpp - 1) * shape.pp
+    return min(ahead + int(shape.overlap), shape.chunk_passes)
+
+
+def forward_table(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
+    """(microbatch, chunk) of the k-th forward: groups of pp microbatches, chunk by chunk within a group."""
+    group = shape.pp if shape.vpp > 1 else shape.microbatches
+    microbatch = np.arange(shape.microbatches).reshape(-1, group)
+    table = np.repeat(microbatch[:, None, :], shape.vpp, axis=1)
+    chunk = np.broadcast_to(np.arange(shape.vpp)[None, :, None], table.shape)
+    return table.ravel(), chunk.ravel()
+
+
+def rank_order(shape: Shape, rank: int) -> RankOrder:
+    """1F1B or interleaved 1F1B: warm-up forwards, then a forward and a backward in turn, then the rest."""
+    microbatch, chunk = forward_table(shape)
+    back = shape.vpp - 1 - chunk
+    warm, passes = warm_up(shape, rank), shape.chunk_passes
+    nothing = np.full(passes, NONE)
+    if shape.overlap == Overlap.PAIR:
+        tail = nothing[:warm]
+        return RankOrder(
+            np.concatenate([microbatch, tail]), np.concatenate([chunk, tail]),
+            np.concatenate([tail, microbatch]), np.concatenate([tail, back]),
+        )  # fmt: skip
+    forward = np.concatenate([np.arange(warm), warm + 2 * np.arange(passes - warm)])
+    backward = np.concatenate([warm + 1 + 2 * np.arange(passes - warm), 2 * passes - warm + np.arange(warm)])
+    columns = [np.full(2 * passes, NONE) for _ in RankOrder._fields]
+    columns[0][forward], columns[1][forward] = microbatch, chunk
+    columns[2][backward], columns[3][backward] = microbatch, back
+    return RankOrder(*columns)
+
+
+@lru_cache(maxsize=8192)
+def op_counts(shape: Shape, rank: int) -> OpCounts:
+    """How often a rank runs each kind of op in a step."""
+    order, v = rank_order(shape, rank), shape.vpp
+    has_f, has_b = order.f_chunk != NONE, order.b_chunk != NONE
+    merged = np.zeros((v, v))
+    np.add.at(merged, (order.f_chunk[has_f & has_b], order.b_chunk[has_f & has_b]), 1.0)
+    return OpCounts(
+        forward=np.bincount(order.f_chunk[has_f & ~has_b], minlength=v).astype(float),
+        backward=np.bincount(order.b_chunk[has_b & ~has_f], minlength=v).astype(float),
+        merged=merged,
+    )
+
+
+def steady_microbatches(shape: Shape) -> Shape:
+    """The same shape with no more microbatches than its live chunks can tell (they repeat from there on)."""
+    enough = 3 * shape.pp + 3
+    if shape.vpp > 1:
+        enough = -(-enough // shape.pp) * shape.pp
+    return Shape(shape.schedule, shape.pp, shape.vpp, min(shape.microbatches, enough), shape.overlap)
+
+
+@lru_cache(maxsize=8192)
+def live_chunks(shape: Shape, rank: int) -> tuple[tuple[int, ...], ...]:
+    """Live microbatches per chunk at every moment that can be the peak: vectors that no other one exceeds.
+
+    A chunk is live from the start of its forward to the end of its backward. One vector for equal chunks'
+    purposes (their sums agree); several where chunks may differ in size.
+    """
+    order, v = rank_order(steady_microbatches(shape), rank), shape.vpp
+    chunks = np.arange(v)
+    begun = np.cumsum(order.f_chunk[:, None] == chunks, axis=0)
+    ended = np.cumsum(order.b_chunk[:, None] == chunks, axis=0)
+    before = np.vstack([np.zeros((1, v), dtype=int), ended[:-1]])
+    return pareto_maxima({tuple(int(x) for x in row) for row in begun - before})
+
+
+def pareto_maxima(vectors: set[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """Vectors that are not below another one in every place, largest first."""
+    kept: list[tuple[int, ...]] = []
+    for vector in sorted(vectors, key=lambda x: (-sum(x), x)):
+        if not any(all(a >= b for a, b in zip(other, vector, strict=True)) for other in kept):
+            kept.append(vector)
+    return tuple(kept)

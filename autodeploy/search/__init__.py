@@ -1,0 +1,1 @@
+"""Which plan: enumerate, arrange, screen, simulate, prove, rank."""

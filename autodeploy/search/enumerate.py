@@ -1,0 +1,177 @@
+"""A space to its legal plans: the full product of values, every refusal counted under the first rule it breaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autodeploy.balance.layouts import candidates
+from autodeploy.balance.recompute import parse_policy
+from autodeploy.errors import Fault, SpecError, spec_error
+from autodeploy.legality.rules import RULES, Question
+from autodeploy.spec.layout import expand
+from autodeploy.spec.plan import (
+    DISPATCH_WORDS, LAYOUT_RULES, OVERLAP_WORDS, PLAN_FIELDS, Plan, PlanTable, table_of,
+)  # fmt: skip
+from autodeploy.spec.space import Space
+
+MOST_CANDIDATES = 30_000_000
+LARGEST_MBS = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Enumeration:
+    """Legal plans, and how many candidates each rule refused (the first one broken counts)."""
+
+    candidates: int
+    legal: PlanTable
+    refused: dict[str, int]
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, upwards."""
+    return tuple(i for i in range(1, number + 1) if number % i == 0)
+
+
+def field_values(space: Space) -> dict[str, tuple]:
+    """The values of every plan field that a space lists, `divisors` written out."""
+    model, plan = space.model, space.plan
+    moe = model.moe
+    whole = {
+        "tp": lambda: divisors(model.attention.heads),
+        "pp": lambda: tuple(d for d in divisors(space.devices) if d <= model.layers + 2),
+        "cp": lambda: divisors(space.devices),
+        "ep": lambda: divisors(moe.experts) if moe else (1,),
+        "etp": lambda: tuple(d for d in divisors(moe.expert_width) if d <= space.cluster.node.size) if moe else (1,),
+    }
+    values = {
+        name: make() if getattr(plan, name) == "divisors" else getattr(plan, name) for name, make in whole.items()
+    }
+    values |= {name: getattr(plan, name) for name in ("vpp", "mbs", "zero", "layout", "recompute")}
+    values["overlap"] = tuple(OVERLAP_WORDS.index(word) for word in plan.overlap)
+    values["dispatch"] = tuple(DISPATCH_WORDS.index(word) for word in plan.dispatch)
+    if plan.sp is not None:
+        values["sp"] = plan.sp
+    return values
+
+
+def check_space(space: Space) -> None:
+    """Faults that hold for every plan of a space: raises one `SpecError` with all of them."""
+    faults = [*_word_faults(space), *_device_faults(space)]
+    faults += [
+        Fault(path=f"plan.{name}", problem="lists no value")
+        for name, values in field_values(space).items()
+        if not values
+    ]
+    faults += [
+        Fault(path=f"plan.{name}", problem=f"lists {values[i]!r} twice")
+        for name, values in field_values(space).items()
+        for i in range(len(values))
+        if values[i] in values[:i]
+    ]
+    if faults:
+        raise SpecError(*faults, source=space.name)
+
+
+def _word_faults(space: Space) -> list[Fault]:
+    faults: list[Fault] = []
+    for policy in space.plan.recompute:
+        try:
+            parse_policy(policy)
+        except SpecError as error:
+            faults += [Fault(path="plan.recompute", problem=f.problem, allowed=f.allowed) for f in error.faults]
+    for layout in space.plan.layout:
+        if layout in ("auto", *LAYOUT_RULES):
+            continue
+        try:
+            expand(layout)
+        except SpecError as error:
+            allowed = "auto " + " ".join(LAYOUT_RULES) + ", or a layout string such as Et*3|(tt|)*29m|L"
+            faults += [Fault(path="plan.layout", problem=f.problem, allowed=allowed) for f in error.faults]
+    return faults
+
+
+def _device_faults(space: Space) -> list[Fault]:
+    size, faults = space.cluster.node.size, []
+    if space.devices % size and space.devices > size:
+        near = space.devices // size * size
+        allowed = f"multiples of {size}: {near}, {near + size}"
+        problem = f"{space.devices} is not whole nodes of {size} (rule N01)"
+        faults.append(Fault(path="devices", problem=problem, allowed=allowed))
+    if space.job.seq_len > space.model.max_seq_len:
+        problem = f"{space.job.seq_len} is longer than {space.model.name} takes"
+        faults.append(Fault(path="job.seq_len", problem=problem, allowed=f"up to {space.model.max_seq_len}"))
+    return faults
+
+
+def enumerate_plans(space: Space) -> Enumeration:
+    """All legal plans of a space. Raises `SpecError` when the space is faulty or too large."""
+    check_space(space)
+    table = _product(space)
+    question = Question(model=space.model, job=space.job, cluster=space.cluster, devices=space.devices)
+    alive = np.ones(len(table), dtype=bool)
+    refused: dict[str, int] = {}
+    for rule_id in space.target.rules:
+        rule = RULES.get(rule_id)
+        if rule is None:
+            raise spec_error("rules", f"unknown rule {rule_id!r}", " ".join(RULES), source=space.target.name)
+        holds = _layout_holds(space, table) if rule.holds is None else rule.holds(question, table)
+        broken = alive & ~holds
+        if broken.any():
+            refused[rule_id] = int(broken.sum())
+        alive &= holds
+    return Enumeration(candidates=len(table), legal=table.rows(alive), refused=refused)
+
+
+def _product(space: Space) -> PlanTable:
+    values = field_values(space)
+    size = int(np.prod([float(len(column)) for column in values.values()]))
+    if size > MOST_CANDIDATES:
+        raise spec_error("plan", f"{size:,} candidates", f"at most {MOST_CANDIDATES:,}", source=space.name)
+    words = {name: values[name] for name in ("layout", "recompute")}
+    numbers = {
+        name: np.arange(len(column)) if name in words else np.array(column, dtype=float)
+        for name, column in values.items()
+    }
+    mesh = np.meshgrid(*numbers.values(), indexing="ij")
+    columns = {name: grid.ravel() for name, grid in zip(numbers, mesh, strict=True)}
+    return PlanTable(_with_derived(space, columns), words)
+
+
+def _with_derived(space: Space, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """dp from the devices; sp and schedule as tp and vpp imply, where the space leaves them open."""
+    share = np.floor(space.devices / (columns["tp"] * columns["pp"] * columns["cp"]))
+    columns["dp"] = np.maximum(share, 1.0)
+    columns.setdefault("sp", columns["tp"] > 1)
+    columns["schedule"] = columns["vpp"] > 1
+    codes = ("sp", "schedule", "overlap", "dispatch", "zero")
+    columns |= {name: columns[name].astype(np.int8) for name in codes}
+    columns |= {name: columns[name].astype(np.int16) for name in ("layout", "recompute")}
+    return {name: columns[name] for name in PLAN_FIELDS}
+
+
+def _layout_holds(space: Space, table: PlanTable) -> np.ndarray:
+    """L01: some layout of the plan's rule exists for its pp and vpp."""
+    key = (table.pp * 4096 + table.vpp) * 64 + table.layout
+    unique, where = np.unique(key, return_inverse=True)
+    first = np.zeros(len(unique), dtype=np.intp)
+    first[where[::-1]] = np.arange(len(table))[::-1]
+    found = [
+        bool(candidates(space.model, space.job, int(table.pp[i]), int(table.vpp[i]), table.text("layout", int(i))))
+        for i in first
+    ]
+    return np.array(found, dtype=bool)[where]
+
+
+def broken_rules(space: Space, plan: Plan) -> list[str]:
+    """`id: text` of every rule of the target that a plan breaks, in the target's order."""
+    table = table_of([plan])
+    question = Question(model=space.model, job=space.job, cluster=space.cluster, devices=space.devices)
+    out = []
+    for rule_id in space.target.rules:
+        rule = RULES[rule_id]
+        holds = _layout_holds(space, table) if rule.holds is None else rule.holds(question, table)
+        if not bool(np.all(holds)):
+            out.append(f"{rule.id}: {rule.text}")
+    return out
