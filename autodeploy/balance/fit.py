@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from autodeploy.balance.recompute import Ladder
-from autodeploy.cost.layers import LayerCost
-from autodeploy.cost.load import Load
-from autodeploy.cost.memory import activation_bytes, communicator_bytes, resident_terms, transient_bytes
-from autodeploy.numeric import Num, pick, total
-from autodeploy.schedule.orders import Shape, live_chunks, pareto_maxima
+from autodeploy.cost.memory import (
+    activation_bytes, boundary_buffers, bytes_per_param, communicator_bytes, resident_terms, transient_bytes,
+)  # fmt: skip
+from autodeploy.numeric import Num, is_column, minimum, where
+from autodeploy.schedule.orders import Shape, live_chunks, pareto_maxima, warm_up
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
 from autodeploy.spec.machine import Machine
@@ -24,66 +26,111 @@ MEMORY_TERMS = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StageMemory:
-    """Peak of one stage and the rung that gives it."""
+class Budget:
+    """What is the same for all stages of a plan."""
 
-    terms: Mapping[str, Num]
-    peak_bytes: Num
+    bytes_per_param: tuple[Num, Num]
+    communicators: Num
+    boundary: Num
+    """p2p buffers."""
+    capacity_bytes: float
+    """Usable memory less what fragmentation takes of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageMemory:
+    """Where on the ladder a stage stands, and what it allocates there."""
+
     rung: Num
-    """Index into the ladder's rungs."""
+    allocated_bytes: Num
+    """Before fragmentation."""
+
+
+def budget(machine: Machine, job: Job, plan: PlanLike, pp: int, boundary: Num) -> Budget:
+    """The budget of a plan's stages."""
+    left = 1.0 - machine.cluster.fragmentation_frac
+    return Budget(
+        bytes_per_param=bytes_per_param(job, plan),
+        communicators=communicator_bytes(machine, plan),
+        boundary=boundary_buffers(pp, boundary),
+        capacity_bytes=machine.cluster.device.usable_bytes * left,
+    )
+
+
+def live_layers(shape: Shape, role: Role, microbatches: Num) -> Sequence[Mapping[Kind, Num]]:
+    """Layers of each kind live at the moments that can be the peak, on the role's fullest stage (its first).
+
+    `shape` may hold fewer microbatches than there are, if enough for the live counts; without interleaving the
+    count is min(warm-up + 1, microbatches).
+    """
+    if shape.vpp > 1:
+        return _live_layers(shape, role)
+    many = Shape(shape.schedule, shape.pp, 1, shape.pp + 2, shape.overlap)
+    live = minimum(warm_up(many, role.stages[0]) + 1.0, microbatches)
+    return ({kind: count * live for kind, count in zip(KINDS, role.totals, strict=True) if count},)
 
 
 @lru_cache(maxsize=8192)
-def live_layers(shape: Shape, role: Role) -> tuple[dict[Kind, int], ...]:
-    """Layers of each kind live at the moments that can be the peak, on the role's fullest stage (its first)."""
-    vectors = set()
-    for live in live_chunks(shape, role.stages[0]):
-        vectors.add(
-            tuple(sum(n * chunk[kind] for n, chunk in zip(live, role.chunks, strict=True)) for kind in KINDS)
-        )
-    return tuple(dict(zip(KINDS, vector, strict=True)) for vector in pareto_maxima(vectors))
+def _live_layers(shape: Shape, role: Role) -> tuple[dict[Kind, int], ...]:
+    vectors = {
+        tuple(sum(n * chunk[kind] for n, chunk in zip(live, role.chunks, strict=True)) for kind in KINDS)
+        for live in live_chunks(shape, role.stages[0])
+    }
+    return tuple(
+        {kind: count for kind, count in zip(KINDS, vector, strict=True) if count}
+        for vector in pareto_maxima(vectors)
+    )
 
 
 def fit_stage(
+    limits: Budget, role: Role, ladder: Ladder, moments: Sequence[Mapping[Kind, Num]], params: tuple[Num, Num]
+) -> StageMemory:
+    """Climb the ladder while the stage is over the device; the highest rung stands if none fits."""
+    dense, experts = limits.bytes_per_param
+    fixed = dense * params[0] + experts * params[1] + limits.communicators + limits.boundary
+    rung: Num = 0
+    allocated = fixed + _rung_bytes(ladder, role, moments, 0)
+    over = allocated > limits.capacity_bytes
+    for step in range(1, ladder.rungs):
+        if not (over.any() if is_column(over) else over):
+            break
+        here = fixed + _rung_bytes(ladder, role, moments, step)
+        rung = rung + 1 * over
+        allocated = where(over, here, allocated)
+        over = over & (here > limits.capacity_bytes)
+    return StageMemory(rung=_as_index(rung, allocated), allocated_bytes=allocated)
+
+
+def _as_index(rung: Num, like: Num) -> Num:
+    """A rung per plan, also where no plan of a column had to climb."""
+    return np.broadcast_to(rung, like.shape) if is_column(like) else rung
+
+
+def _rung_bytes(ladder: Ladder, role: Role, moments: Sequence[Mapping[Kind, Num]], rung: int) -> Num:
+    kept = {kind: column[rung] for kind, column in ladder.kept_bytes.items()}
+    working = {kind: column[rung] for kind, column in ladder.transient_bytes.items()}
+    return activation_bytes(kept, moments) + transient_bytes(working, role)
+
+
+def memory_terms(
     machine: Machine,
     job: Job,
     plan: PlanLike,
-    shape: Shape,
     role: Role,
-    costs: Mapping[Kind, LayerCost],
     ladder: Ladder,
+    moments: Sequence[Mapping[Kind, Num]],
     params: tuple[Num, Num],
-    boundary: Num,
-) -> StageMemory:
-    """Climb the ladder while the stage is over the device; the highest rung stands if none fits."""
-    resident = resident_terms(job, plan, *params)
-    resident["communicators"] = communicator_bytes(machine, plan)
-    fixed = total(list(resident.values()))
-    live = live_layers(shape, role)
-    activations = [activation_bytes(rung.kept_bytes, live) for rung in ladder.rungs]
-    transients = [
-        transient_bytes(costs, rung.rebuilt_bytes, role, plan, boundary) for rung in ladder.rungs
-    ]
-    left = 1.0 - machine.cluster.fragmentation_frac
-    peaks = [(fixed + kept + working) / left for kept, working in zip(activations, transients, strict=True)]
-    rung = _lowest_that_fits(peaks, machine.cluster.device.usable_bytes)
-    peak = pick(rung, peaks)
-    terms = resident | {"activations": pick(rung, activations), "transient": pick(rung, transients)}
-    terms["fragmentation"] = peak * machine.cluster.fragmentation_frac
-    return StageMemory(terms={name: terms[name] for name in MEMORY_TERMS}, peak_bytes=peak, rung=rung)
-
-
-def _lowest_that_fits(peaks: Sequence[Num], usable: float) -> Num:
-    """How many rungs from the bottom are over, one after the other; at most the last index."""
-    rung: Num = 0.0
-    over: Num = True
-    for peak in peaks[:-1]:
-        over = over & (peak > usable)
-        rung = rung + 1.0 * over
-    return rung
-
-
-def extra_loads(ladder: Ladder, rung: Num, role: Role) -> dict[Kind, Load]:
-    """What the recompute of a stage adds to the backward pass of each kind of layer in it."""
-    kinds = [kind for kind in ladder.rungs[0].extra if role.count(kind)]
-    return {kind: Load(*(pick(rung, [getattr(r.extra[kind], f) for r in ladder.rungs]) for f in Load._fields)) for kind in kinds}
+    memory: StageMemory,
+    limits: Budget,
+) -> dict[str, Num]:
+    """The peak of a stage of one plan, term by term, in bytes."""
+    rung = int(memory.rung)
+    terms = resident_terms(job, plan, *params)
+    kept = {kind: column[rung] for kind, column in ladder.kept_bytes.items()}
+    working = {kind: column[rung] for kind, column in ladder.transient_bytes.items()}
+    terms["activations"] = activation_bytes(kept, moments)
+    terms["transient"] = transient_bytes(working, role) + limits.boundary
+    terms["communicators"] = limits.communicators
+    lost = machine.cluster.fragmentation_frac
+    terms["fragmentation"] = memory.allocated_bytes * lost / (1.0 - lost)
+    return {name: terms[name] for name in MEMORY_TERMS}

@@ -7,37 +7,57 @@ until a stage fits. Modules are disjoint (analysis.ops.Module), so bytes and sec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from autodeploy.analysis.ops import MODULE_WORDS, REBUILDABLE, Module
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.load import Load
 from autodeploy.errors import spec_error
-from autodeploy.numeric import Num, is_column, order_of, pick, total, where
+from autodeploy.numeric import Num, gather, is_column, order_of, pick, total, where
 from autodeploy.spec.model import Kind
+from autodeploy.spec.plan import Overlap
 
 POLICIES = ("none", "fit", "full")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rung:
-    """What every kind of layer keeps and repeats when so many modules are rebuilt."""
-
-    kept_bytes: dict[Kind, Num]
-    rebuilt_bytes: dict[Kind, Num]
-    """Rows rebuilt: live again, one layer at a time, while its backward pass runs."""
-    extra: dict[Kind, Load]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Ladder:
-    """Rungs a stage may stand on, lowest first, and the order of modules on them."""
+    """What every kind of layer keeps and repeats on each rung, lowest rung first, and the order of modules.
 
-    rungs: tuple[Rung, ...]
+    Per kind, one entry a rung. `index` is None for one plan; for columns `extra` stays a table of distinct layers
+    ([rungs, layers]) and `index` says which layer each plan has.
+    """
+
+    kept_bytes: Mapping[Kind, tuple[Num, ...]]
+    transient_bytes: Mapping[Kind, tuple[Num, ...]]
+    """One layer's backward pass: what it works on and what it rebuilds."""
+    extra: Mapping[Kind, Load]
+    """Work repeated; every field a sequence over the rungs."""
     order: tuple[Num, ...]
-    """Module at each place of the order."""
+    """Module code at each place of the order."""
     lowest: int
     """Modules rebuilt on the first rung."""
+    rungs: int
+    index: np.ndarray | None = None
+
+    def at(self, index: np.ndarray) -> Ladder:
+        """The ladders of some rows, from a ladder of distinct layers."""
+        return replace(
+            self,
+            kept_bytes=gather(self.kept_bytes, index),
+            transient_bytes=gather(self.transient_bytes, index),
+            index=index,
+        )
+
+    def extra_load(self, kind: Kind, rung: Num) -> Load:
+        """What standing on a rung adds to the backward pass of a layer."""
+        if self.index is None:
+            return Load(*(column[int(rung)] for column in self.extra[kind]))
+        return Load(
+            *(column[rung, self.index] if is_column(column) else column[0] for column in self.extra[kind])
+        )
 
 
 def parse_policy(text: str) -> tuple[Module, ...] | None:
@@ -62,30 +82,31 @@ def present_modules(costs: Mapping[Kind, LayerCost]) -> tuple[Module, ...]:
     )
 
 
-def ladder(costs: Mapping[Kind, LayerCost], counts: Mapping[Kind, int], policy: str) -> Ladder:
+def ladder(
+    costs: Mapping[Kind, LayerCost], counts: Mapping[Kind, int], policy: str, overlap: Overlap
+) -> Ladder:
     """The ladder of a policy. Order: seconds per byte over the whole model, FULL always last.
 
-    Source: greedy selection, physics 9.1; rows and work per module, physics 4.4.
+    Merged passes hold the all-to-all buffers of two microbatches.
+    Source: greedy selection, physics 9.1; rows and work per module, physics 4.4; transients, physics 4.6.
     """
     modules = present_modules(costs)
     chosen = parse_policy(policy)
     order = _order(costs, counts, modules, chosen or ())
-    rungs = _climb(costs, modules, order)
     first, last = _ends(policy, len(modules), len([m for m in modules if m in (chosen or ())]))
+    buffers = 2.0 if overlap == Overlap.PAIR else 0.0
+    climbs = {kind: _climb(cost, modules, order, buffers) for kind, cost in costs.items()}
+    kept = {kind: climb[0][first : last + 1] for kind, climb in climbs.items()}
+    working = {kind: climb[1][first : last + 1] for kind, climb in climbs.items()}
+    extra = {kind: _columns(climb[2][first : last + 1]) for kind, climb in climbs.items()}
     return Ladder(
-        rungs=tuple(rungs[first : last + 1]),
-        order=tuple(pick_module(modules, place) for place in order),
-        lowest=first,
-    )
+        kept_bytes=kept, transient_bytes=working, extra=extra, lowest=first, rungs=last + 1 - first,
+        order=tuple(pick(place, [float(module) for module in modules]) for place in order),
+    )  # fmt: skip
 
 
 def _ends(policy: str, modules: int, chosen: int) -> tuple[int, int]:
     return {"none": (0, 0), "fit": (0, modules), "full": (modules, modules)}.get(policy, (chosen, chosen))
-
-
-def pick_module(modules: Sequence[Module], place: Num) -> Num:
-    """Module code at a place, also for a column of places."""
-    return pick(place, [float(module) for module in modules])
 
 
 def _order(
@@ -106,26 +127,38 @@ def _order(
     return order_of(keys)
 
 
-def _climb(costs: Mapping[Kind, LayerCost], modules: Sequence[Module], order: Sequence[Num]) -> list[Rung]:
-    """Rungs 0 .. len(modules)."""
-    rung = Rung(
-        kept_bytes={kind: total(list(cost.rows_bytes)) for kind, cost in costs.items()},
-        rebuilt_bytes=dict.fromkeys(costs, 0.0),
-        extra=dict.fromkeys(costs, Load()),
-    )
-    rungs = [rung]
+def _climb(
+    cost: LayerCost, modules: Sequence[Module], order: Sequence[Num], buffers: float
+) -> tuple[tuple[Num, ...], tuple[Num, ...], list[Load]]:
+    """Kept bytes, transient bytes and extra load of a kind, on rungs 0 .. len(modules)."""
+    kept, rebuilt, extra = total(list(cost.rows_bytes)), 0.0, Load()
+    working = cost.working_bytes + buffers * cost.exchange_bytes
+    rungs = [(kept, working, extra)]
+    row_choices = [cost.rows_bytes[module] for module in modules]
+    work_choices = list(zip(*(cost.rebuild[module] for module in modules), strict=True))
+    has_rows = any(is_column(rows) or rows > 0.0 for rows in row_choices)
     for place in order:
-        rung = _next(rung, costs, modules, place)
-        rungs.append(rung)
-    return rungs
+        if has_rows:
+            rows = pick(place, row_choices)
+            kept, rebuilt = kept - rows, rebuilt + rows
+            extra = extra.plus(Load(*(_pick_work(place, column) for column in work_choices)))
+        rungs.append((kept, working + rebuilt, extra))
+    columns = list(zip(*rungs, strict=True))
+    return columns[0], columns[1], list(columns[2])
 
 
-def _next(rung: Rung, costs: Mapping[Kind, LayerCost], modules: Sequence[Module], place: Num) -> Rung:
-    kept, rebuilt, extra = {}, {}, {}
-    for kind, cost in costs.items():
-        rows = pick(place, [cost.rows_bytes[module] for module in modules])
-        work = [cost.rebuild[module] for module in modules]
-        kept[kind] = rung.kept_bytes[kind] - rows
-        rebuilt[kind] = rung.rebuilt_bytes[kind] + rows
-        extra[kind] = rung.extra[kind].plus(Load(*(pick(place, list(column)) for column in zip(*work, strict=True))))
-    return Rung(kept_bytes=kept, rebuilt_bytes=rebuilt, extra=extra)
+def _pick_work(place: Num, column: Sequence[Num]) -> Num:
+    """Zero stays a number where no module has such work."""
+    if not any(is_column(work) or work != 0.0 for work in column):
+        return 0.0
+    return pick(place, column)
+
+
+def _columns(loads: Sequence[Load]) -> Load:
+    """Every field of the loads as one sequence over the rungs: an array [rungs, layers], or numbers."""
+    return Load(
+        *(
+            np.stack(np.broadcast_arrays(*field)) if any(is_column(x) for x in field) else tuple(field)
+            for field in zip(*loads, strict=True)
+        )
+    )

@@ -48,18 +48,34 @@ def serial(cluster: Cluster, lanes: Lanes) -> Num:
     return lanes.inner + lanes.outer
 
 
-def gather_lanes(cluster: Cluster, group: Span, whole_bytes: Num) -> Lanes:
-    """All-gather or reduce-scatter of a tensor of `whole_bytes`; an all-reduce is two of them.
+class Rates(NamedTuple):
+    """A collective whose time is linear in its bytes, per lane."""
+
+    inner_s_per_byte: Num
+    inner_s: Num
+    outer_s_per_byte: Num
+    outer_s: Num
+
+    def lanes(self, moved_bytes: Num) -> Lanes:
+        """Seconds for so many bytes."""
+        return Lanes(
+            inner=self.inner_s_per_byte * moved_bytes + self.inner_s,
+            outer=self.outer_s_per_byte * moved_bytes + self.outer_s,
+        )
+
+
+def gather_rates(cluster: Cluster, group: Span) -> Rates:
+    """All-gather or reduce-scatter per byte of the whole tensor; an all-reduce is two of them.
 
     Formula: (m-1)/m * S / B_node + (N-1)/N * (S/m) / B_fabric, plus latency per doubling of ranks
     Source: physics 6.1; NVIDIA/nccl-tests doc/PERFORMANCE.md.
     """
     m, nodes = group
-    inner = (m - 1.0) / m * whole_bytes / port_bytes_per_s(cluster.node, m)
-    outer = (nodes - 1.0) / nodes * (whole_bytes / m) / cluster.fabric.effective_bytes_per_s
-    return Lanes(
-        inner=inner + cluster.node.latency_s * doublings(m),
-        outer=outer + cluster.fabric.latency_s * doublings(nodes),
+    return Rates(
+        inner_s_per_byte=(m - 1.0) / m / port_bytes_per_s(cluster.node, m),
+        inner_s=cluster.node.latency_s * doublings(m),
+        outer_s_per_byte=(nodes - 1.0) / nodes / m / cluster.fabric.effective_bytes_per_s,
+        outer_s=cluster.fabric.latency_s * doublings(nodes),
     )
 
 

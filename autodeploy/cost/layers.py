@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from autodeploy.analysis.inventory import Inventory, inventory
+from autodeploy.analysis.inventory import inventory
 from autodeploy.analysis.ops import REBUILDABLE, Engine, Group, Module, Op, Shard, Transfer
 from autodeploy.analysis.readings import grad_live_bytes, params, saved_bytes, transient_bytes
-from autodeploy.cost.collectives import Lanes, flat_lanes, gather_lanes, hier_lanes, serial, span
+from autodeploy.cost.collectives import Lanes, flat_lanes, gather_rates, hier_lanes, serial, span
 from autodeploy.cost.compute import kernels, op_s
-from autodeploy.cost.load import Load
+from autodeploy.cost.load import Load, sum_loads
 from autodeploy.numeric import Num, maximum, total, where
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.job import Job
@@ -38,8 +39,6 @@ class LayerCost:
     """Live only while the layer's backward pass runs."""
     exchange_bytes: Num
     """One buffer of the expert all-to-all."""
-    gathered_bytes: Num
-    """Tokens of other nodes, gathered for a hierarchical dispatch."""
     dense_params: Num
     """Parameters whose state is sharded over dp x cp."""
     expert_params: Num
@@ -48,88 +47,83 @@ class LayerCost:
     backward_terms: Mapping[str, Num]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpCost:
-    """Seconds of one op: engine, and per group its traffic."""
+class OpCost(NamedTuple):
+    """Seconds of one op, and the load of its transfers (forward, backward)."""
 
     forward_s: Num
     backward_s: Num
-    tp_forward: Load
-    tp_backward: Load
-    ep_forward: Load
-    ep_backward: Load
+    traffic: tuple[Load, Load] | None
 
 
 def layer_costs(model: Model, job: Job, machine: Machine, plan: PlanLike) -> dict[Kind, LayerCost]:
     """The cost of every kind of layer in the model."""
     ops = inventory(model, job, machine.profile, plan)
-    costs = _op_costs(model, job, machine.cluster, plan, ops)
-    return {kind: _layer(machine.cluster, plan, ops[kind], costs) for kind in ops}
-
-
-def _op_costs(model: Model, job: Job, cluster: Cluster, plan: PlanLike, ops: Inventory) -> dict[int, OpCost]:
-    """Each distinct op once: layers of several kinds share the ops of their attention."""
+    traffic = Traffic(model, job, machine.cluster, plan)
+    # layers of several kinds share the ops of their attention: each distinct op is costed once
     distinct = {id(op): op for kind in ops for op in ops[kind]}
-    traffic = _Traffic(model, job, cluster, plan)
-    return {key: _op_cost(cluster, op, job.grad_bytes, traffic) for key, op in distinct.items()}
+    costs = {key: _op_cost(machine.cluster, op, job.grad_bytes, traffic) for key, op in distinct.items()}
+    return {kind: _layer(machine.cluster, ops[kind], costs, traffic) for kind in ops}
 
 
-class _Traffic:
-    """Load of a transfer under one plan."""
+class Traffic:
+    """Load of a transfer under one plan (or a table)."""
 
     def __init__(self, model: Model, job: Job, cluster: Cluster, plan: PlanLike) -> None:
         self.cluster = cluster
         self.top_k = model.moe.top_k if model.moe else 0
         self.plan = plan
         self.imbalance = where(plan.ep > 1, job.expert_imbalance, 1.0)
-        self.spans = {
-            Group.TP: span(cluster, plan.tp, 1),
-            Group.ETP: span(cluster, plan.etp, 1),
-            Group.EP: span(cluster, plan.ep, plan.etp),
-        }
+        self.tp = gather_rates(cluster, span(cluster, plan.tp, 1))
+        self.etp = gather_rates(cluster, span(cluster, plan.etp, 1))
+        self.ep = span(cluster, plan.ep, plan.etp)
+        self.is_hier = plan.dispatch == Dispatch.HIER
 
     def load(self, transfer: Transfer) -> Load:
         """One collective of the transfer."""
         if transfer.group is Group.EP:
             return self._exchange(transfer.bytes)
-        lanes = gather_lanes(self.cluster, self.spans[transfer.group], transfer.bytes)
-        return Load(busy=serial(self.cluster, lanes), inner=lanes.inner, outer=lanes.outer)
+        lanes = (self.tp if transfer.group is Group.TP else self.etp).lanes(transfer.bytes)
+        return Load(serial(self.cluster, lanes), 0.0, lanes.inner, lanes.outer)
 
     def _exchange(self, copy_bytes: Num) -> Load:
-        """Dispatch or combine by the plan's method; the busiest receiver sets the time."""
-        group, plan = self.spans[Group.EP], self.plan
+        """Dispatch or combine by the plan's method; the busiest receiver sets the time. The levels of a flat
+        all-to-all run at once, the two steps of a hierarchical one in turn."""
         sent = copy_bytes * self.imbalance
-        flat = flat_lanes(self.cluster, group, plan.ep, sent, self.top_k)
-        hier = hier_lanes(self.cluster, group, sent, self.top_k)
-        is_hier = plan.dispatch == Dispatch.HIER
-        lanes = Lanes(*(where(is_hier, h, f) for h, f in zip(hier, flat, strict=True)))
-        both_at_once = maximum(lanes.inner, lanes.outer)
-        alone = where(is_hier, lanes.inner + lanes.outer, both_at_once)
-        return Load(exchange=alone, inner=lanes.inner, outer=lanes.outer)
+        flat = flat_lanes(self.cluster, self.ep, self.plan.ep, sent, self.top_k)
+        hier = hier_lanes(self.cluster, self.ep, sent, self.top_k)
+        lanes = Lanes(*(where(self.is_hier, h, f) for h, f in zip(hier, flat, strict=True)))
+        alone = where(self.is_hier, lanes.inner + lanes.outer, maximum(lanes.inner, lanes.outer))
+        return Load(0.0, alone, lanes.inner, lanes.outer)
+
+    def gathered_bytes(self, copy_bytes: Num) -> Num:
+        """Tokens of all nodes, held while a hierarchical dispatch runs."""
+        return where(self.is_hier, self.ep.nodes * copy_bytes, 0.0)
 
 
-def _op_cost(cluster: Cluster, op: Op, grad_bytes: float, traffic: _Traffic) -> OpCost:
+def _op_cost(cluster: Cluster, op: Op, grad_bytes: float, traffic: Traffic) -> OpCost:
     forward_s, backward_s = op_s(cluster.device, op, grad_bytes)
-    sums = {key: Load() for key in ("tp_forward", "tp_backward", "ep_forward", "ep_backward")}
-    for transfer in op.transfers:
-        load = traffic.load(transfer)
-        side = "ep" if transfer.group is Group.EP else "tp"
-        sums[f"{side}_forward"] = sums[f"{side}_forward"].plus(load.times(transfer.forward))
-        sums[f"{side}_backward"] = sums[f"{side}_backward"].plus(load.times(transfer.backward))
-    return OpCost(forward_s=forward_s, backward_s=backward_s, **sums)
+    if not op.transfers:
+        return OpCost(forward_s, backward_s, None)
+    loads = [(traffic.load(transfer), transfer) for transfer in op.transfers]
+    forward = sum_loads([load.times(transfer.forward) for load, transfer in loads])
+    backward = sum_loads([load.times(transfer.backward) for load, transfer in loads])
+    return OpCost(forward_s, backward_s, (forward, backward))
 
 
-def _layer(cluster: Cluster, plan: PlanLike, ops: tuple[Op, ...], costs: Mapping[int, OpCost]) -> LayerCost:
-    forward_terms, forward = _pass(cluster, ops, costs, "forward")
-    backward_terms, backward = _pass(cluster, ops, costs, "backward")
+def _layer(
+    cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], traffic: Traffic
+) -> LayerCost:
+    forward_terms, forward = _pass(cluster, ops, costs, 0)
+    backward_terms, backward = _pass(cluster, ops, costs, 1)
+    copies = [t.bytes for op in ops for t in op.transfers if t.group is Group.EP]
+    gathered = traffic.gathered_bytes(copies[0]) if copies else 0.0
     return LayerCost(
         forward=forward,
         backward=backward,
-        rebuild=tuple(_rebuild([op for op in ops if op.module is module], costs) for module in REBUILDABLE),
+        rebuild=tuple(_rebuild(ops, module, costs) for module in REBUILDABLE),
         rows_bytes=tuple(saved_bytes(ops, module) for module in Module),
-        working_bytes=maximum(grad_live_bytes(ops), transient_bytes(ops)),
+        working_bytes=maximum(grad_live_bytes(ops), transient_bytes(ops)) + gathered,
         exchange_bytes=total([op.exchange_bytes for op in ops]),
-        gathered_bytes=_gathered_bytes(cluster, plan, ops),
         dense_params=params(ops, Shard.TP) + params(ops, Shard.REPLICATED),
         expert_params=params(ops, Shard.EXPERT),
         forward_terms=forward_terms,
@@ -137,36 +131,25 @@ def _layer(cluster: Cluster, plan: PlanLike, ops: tuple[Op, ...], costs: Mapping
     )
 
 
-def _gathered_bytes(cluster: Cluster, plan: PlanLike, ops: tuple[Op, ...]) -> Num:
-    copies = [t.bytes for op in ops for t in op.transfers if t.group is Group.EP]
-    if not copies:
-        return 0.0
-    nodes = span(cluster, plan.ep, plan.etp).nodes
-    return where(plan.dispatch == Dispatch.HIER, nodes * copies[0], 0.0)
-
-
 def _pass(
-    cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], side: str
+    cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], side: int
 ) -> tuple[dict[str, Num], Load]:
-    """Terms and load of a forward or backward pass. The host must launch every kernel: a floor under the engines."""
+    """Terms and load of a forward (side 0) or backward (1) pass. The host must launch every kernel: a floor under
+    the engines."""
     mine = [(op, costs[id(op)]) for op in ops]
     terms: dict[str, Num] = {
-        word: total([getattr(cost, f"{side}_s") for op, cost in mine if op.engine is engine])
+        word: total([cost[side] for op, cost in mine if op.engine is engine])
         for word, engine in zip(ENGINE_WORDS, Engine, strict=True)
     }
     engines = total(list(terms.values()))
-    launches = sum(kernels(op)[side == "backward"] for op in ops)
+    launches = sum(kernels(op)[side] for op in ops)
     terms["launch"] = maximum(launches * cluster.device.issue_s - engines, 0.0)
-    traffic = Load()
-    for _, cost in mine:
-        traffic = traffic.plus(getattr(cost, f"tp_{side}")).plus(getattr(cost, f"ep_{side}"))
+    traffic = sum_loads([cost.traffic[side] for _, cost in mine if cost.traffic])
     terms |= {"tensor_parallel": traffic.busy, "expert_exchange": traffic.exchange}
-    return terms, traffic.plus(Load(busy=engines + terms["launch"]))
+    return terms, traffic._replace(busy=traffic.busy + engines + terms["launch"])
 
 
-def _rebuild(ops: list[Op], costs: Mapping[int, OpCost]) -> Load:
-    load = Load()
-    for op in ops:
-        cost = costs[id(op)]
-        load = load.plus(Load(busy=cost.forward_s)).plus(cost.tp_forward).plus(cost.ep_forward)
-    return load
+def _rebuild(ops: tuple[Op, ...], module: Module, costs: Mapping[int, OpCost]) -> Load:
+    mine = [costs[id(op)] for op in ops if op.module is module]
+    traffic = sum_loads([cost.traffic[0] for cost in mine if cost.traffic])
+    return traffic._replace(busy=traffic.busy + total([cost.forward_s for cost in mine]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from autodeploy.numeric import Num, maximum
@@ -21,21 +22,32 @@ class Load(NamedTuple):
 
     def plus(self, other: Load) -> Load:
         """Both, one after the other."""
-        return Load(
-            self.busy + other.busy,
-            self.exchange + other.exchange,
-            self.inner + other.inner,
-            self.outer + other.outer,
-        )
+        a, b, c, d = self
+        e, f, g, h = other
+        return Load(a + e, b + f, c + g, d + h)
 
-    def times(self, count: float) -> Load:
+    def times(self, count: Num) -> Load:
         """The same so many times."""
-        return Load(count * self.busy, count * self.exchange, count * self.inner, count * self.outer)
+        a, b, c, d = self
+        return Load(count * a, count * b, count * c, count * d)
 
     @property
     def alone(self) -> Num:
         """Seconds when nothing is hidden."""
         return self.busy + self.exchange
+
+
+IDLE = Load()
+
+
+def sum_loads(loads: Sequence[Load]) -> Load:
+    """All of them, one after the other."""
+    if not loads:
+        return IDLE
+    result = loads[0]
+    for load in loads[1:]:
+        result = result.plus(load)
+    return result
 
 
 def paired_s(forward: Load, backward: Load) -> Num:

@@ -10,7 +10,7 @@ from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Kind, Model
-from autodeploy.spec.plan import Overlap, PlanLike
+from autodeploy.spec.plan import PlanLike
 
 WEIGHT_BYTES = 2.0
 """bf16 weights."""
@@ -62,6 +62,13 @@ def resident_terms(job: Job, plan: PlanLike, dense: Num, experts: Num) -> dict[s
     return {name: first[name] + second[name] for name in first}
 
 
+def bytes_per_param(job: Job, plan: PlanLike) -> tuple[Num, Num]:
+    """Resident bytes of one dense and of one expert parameter."""
+    dense = state_bytes(job, plan.zero, 1.0, plan.dp * plan.cp)
+    expert = state_bytes(job, plan.zero, 1.0, plan.edp)
+    return total(list(dense.values())), total(list(expert.values()))
+
+
 def communicator_bytes(machine: Machine, plan: PlanLike) -> Num:
     """Buffers of every process group with more than one rank, and of the world. Source: physics 4.6."""
     sizes = (plan.tp, plan.cp, plan.dp, plan.pp, plan.ep, plan.etp, plan.edp)
@@ -69,26 +76,23 @@ def communicator_bytes(machine: Machine, plan: PlanLike) -> Num:
     return groups * machine.cluster.communicator_bytes
 
 
-def activation_bytes(kept: Mapping[Kind, Num], weights: Sequence[Mapping[Kind, int]]) -> Num:
-    """Rows of all live microbatches at the worst of the moments that can be the peak (layers live per kind)."""
+def activation_bytes(kept: Mapping[Kind, Num], moments: Sequence[Mapping[Kind, Num]]) -> Num:
+    """Rows of all live microbatches, at the worst of the moments that can be the peak (live layers per kind)."""
     worst: Num = 0.0
-    for live in weights:
-        worst = maximum(worst, total([count * kept[kind] for kind, count in live.items() if count]))
+    for live in moments:
+        worst = maximum(worst, total([count * kept[kind] for kind, count in live.items()]))
     return worst
 
 
-def transient_bytes(
-    costs: Mapping[Kind, LayerCost], rebuilt: Mapping[Kind, Num], role: Role, plan: PlanLike, boundary: Num
-) -> Num:
-    """The largest layer's backward pass: gradients, loss, rows rebuilt, all-to-all buffers; and p2p buffers.
-
-    Formula: max over layers(working + rebuilt + hierarchical gather + 2 exchange if paired) + 2 * 2nh if pp > 1
-    Source: physics 4.6.
-    """
+def transient_bytes(working: Mapping[Kind, Num], role: Role) -> Num:
+    """The largest backward pass among the layers of a stage."""
     worst: Num = 0.0
-    for kind, cost in costs.items():
+    for kind, layer in working.items():
         if role.count(kind):
-            layer = cost.working_bytes + rebuilt[kind] + cost.gathered_bytes
-            pair = where(plan.overlap == Overlap.PAIR, 2.0 * cost.exchange_bytes, 0.0)
-            worst = maximum(worst, layer + pair)
-    return worst + where(plan.pp > 1, 2.0 * boundary, 0.0)
+            worst = maximum(worst, layer)
+    return worst
+
+
+def boundary_buffers(pp: int, boundary: Num) -> Num:
+    """Send and receive buffers of the pipeline, both ways. Source: physics 4.6."""
+    return 2.0 * boundary if pp > 1 else 0.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autodeploy.cost.collectives import gather_lanes, send_s, serial, span
+from autodeploy.cost.collectives import Rates, gather_rates, send_s, serial, span
 from autodeploy.cost.compute import hbm_s
-from autodeploy.numeric import Num, maximum, where
+from autodeploy.numeric import Num, is_column, maximum, where
 from autodeploy.spec.job import Job
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.plan import Overlap, PlanLike
@@ -31,12 +31,34 @@ class StageTail:
         return self.grad_sync + self.param_sync + self.optimizer + self.shared_weights
 
 
-def _dp_s(machine: Machine, plan: PlanLike, dense_bytes: Num, expert_bytes: Num) -> Num:
-    """Reduce-scatter or all-gather over both data-parallel groups, one after the other: they share a port."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataParallel:
+    """Rates of the two data-parallel groups, and how many ranks share a state. Per plan, for all its stages."""
+
+    dense: Rates
+    experts: Rates
+    dense_shards: Num
+    expert_shards: Num
+
+
+def data_parallel(machine: Machine, plan: PlanLike) -> DataParallel:
+    """The data-parallel groups of a plan."""
     cluster = machine.cluster
-    dense = gather_lanes(cluster, span(cluster, plan.dp * plan.cp, plan.tp), dense_bytes)
-    expert = gather_lanes(cluster, span(cluster, plan.edp, plan.etp * plan.ep), expert_bytes)
-    return serial(cluster, dense) + serial(cluster, expert)
+    return DataParallel(
+        dense=gather_rates(cluster, span(cluster, plan.dp * plan.cp, plan.tp)),
+        experts=gather_rates(cluster, span(cluster, plan.edp, plan.etp * plan.ep)),
+        dense_shards=where(plan.zero >= 1, plan.dp * plan.cp, 1.0),
+        expert_shards=where(plan.zero >= 1, plan.edp, 1.0),
+    )
+
+
+def _dp_s(machine: Machine, dp: DataParallel, params: tuple[Num, Num], each_bytes: float) -> Num:
+    """Reduce-scatter or all-gather over both data-parallel groups, one after the other: they share a port."""
+    seconds: Num = 0.0
+    for rates, count in zip((dp.dense, dp.experts), params, strict=True):
+        if is_column(count) or count > 0.0:
+            seconds = seconds + serial(machine.cluster, rates.lanes(each_bytes * count))
+    return seconds
 
 
 def _exposed(machine: Machine, plan: PlanLike, whole_s: Num, window_s: Num) -> Num:
@@ -53,35 +75,38 @@ def _exposed(machine: Machine, plan: PlanLike, whole_s: Num, window_s: Num) -> N
     return where(plan.overlap == Overlap.PAIR, whole_s, hidden)
 
 
-def optimizer_s(machine: Machine, plan: PlanLike, dense: Num, experts: Num) -> Num:
+def optimizer_s(machine: Machine, dp: DataParallel, params: tuple[Num, Num]) -> Num:
     """Adam over the rank's share of the state. Formula: 30 x / D / hbm. Source: physics 5.4."""
-    share = dense / where(plan.zero >= 1, plan.dp * plan.cp, 1.0)
-    expert_share = experts / where(plan.zero >= 1, plan.edp, 1.0)
-    return hbm_s(machine.cluster.device, OPTIMIZER_BYTES * (share + expert_share))
+    share = params[0] / dp.dense_shards + params[1] / dp.expert_shards
+    return hbm_s(machine.cluster.device, OPTIMIZER_BYTES * share)
 
 
 def stage_tail(
     machine: Machine,
     job: Job,
     plan: PlanLike,
+    dp: DataParallel,
     params: tuple[Num, Num],
     windows: tuple[Num, Num],
     shared_params: Num,
 ) -> StageTail:
     """Tail of a stage from its (dense, expert) parameters, the (forward, backward) seconds of one microbatch, and
-    the parameters of vocabulary matrices that it shares with another stage."""
-    dense, experts = params
-    grads = _dp_s(machine, plan, job.grad_bytes * dense, job.grad_bytes * experts)
-    gathered = _dp_s(machine, plan, PARAM_BYTES * dense, PARAM_BYTES * experts)
+    the parameters of vocabulary matrices that it shares with another stage (0 for none)."""
+    grads = _dp_s(machine, dp, params, job.grad_bytes)
+    gathered = _dp_s(machine, dp, params, PARAM_BYTES)
     # without a distributed optimizer gradients are all-reduced: scattered and gathered again at their own width
-    unsharded = 2.0 * grads
-    grad_s = _exposed(machine, plan, where(plan.zero >= 1, grads, unsharded), windows[1])
-    param_s = where(plan.zero >= 1, _exposed(machine, plan, gathered, windows[0]), 0.0)
-    apart = plan.tp * plan.cp * plan.dp
-    both_ways = send_s(machine.cluster, apart, apart * plan.pp, job.grad_bytes * shared_params)
+    grad_s = _exposed(machine, plan, where(plan.zero >= 1, grads, 2.0 * grads), windows[1])
     return StageTail(
         grad_sync=grad_s,
-        param_sync=param_s,
-        optimizer=optimizer_s(machine, plan, dense, experts),
-        shared_weights=where(shared_params > 0.0, both_ways, 0.0),
+        param_sync=where(plan.zero >= 1, _exposed(machine, plan, gathered, windows[0]), 0.0),
+        optimizer=optimizer_s(machine, dp, params),
+        shared_weights=_shared_s(machine, job, plan, shared_params),
     )
+
+
+def _shared_s(machine: Machine, job: Job, plan: PlanLike, shared_params: Num) -> Num:
+    """Gradients of shared vocabulary matrices summed between two stages: (m-1)/m of an all-reduce of two ranks."""
+    if not is_column(shared_params) and shared_params == 0.0:
+        return 0.0
+    apart = plan.tp * plan.cp * plan.dp
+    return send_s(machine.cluster, apart, apart * plan.pp, job.grad_bytes * shared_params)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autodeploy.balance.fit import StageMemory, extra_loads, fit_stage
+from autodeploy.balance.fit import Budget, StageMemory, budget, fit_stage, live_layers
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.load import Load, paired_s
 from autodeploy.cost.memory import stage_params, vocabulary_copies
 from autodeploy.cost.slots import backward_loads, boundary_bytes, forward_loads, stage_send_s
-from autodeploy.cost.tail import StageTail, stage_tail
+from autodeploy.cost.tail import DataParallel, StageTail, data_parallel, stage_tail
 from autodeploy.numeric import Num, maximum, total
 from autodeploy.schedule.bounds import stage_work_s, step_bound_s
 from autodeploy.schedule.orders import OpCounts, Shape, op_counts
@@ -77,6 +77,7 @@ class Arranged:
     screen_s: Num
     peak_bytes: Num
     """Of the worst stage."""
+    fits: Num
 
 
 def microbatches_of(space: Space, plan: PlanLike) -> Num:
@@ -88,46 +89,69 @@ def arrange(
     space: Space, case: Case, plan: PlanLike, costs: Mapping[Kind, LayerCost], ladder: Ladder
 ) -> Arranged:
     """Memory, recompute, slot loads, tail, bound and screen time of plans that share a case."""
-    microbatches = microbatches_of(space, plan)
-    boundary = boundary_bytes(space.model, space.job, plan)
-    stages = tuple(
-        _stage(space, case, plan, role, costs, ladder, boundary) for role in case.layout.roles
-    )
-    send = stage_send_s(space.cluster, space.model, space.job, plan)
-    bound = _bound(case, stages, microbatches, send)
-    peak: Num = 0.0
+    common = _common(space, case, plan, costs, ladder)
+    stages = tuple(_stage(common, role) for role in case.layout.roles)
+    bound = _bound(case, stages, common.microbatches, common.send_s)
+    allocated: Num = 0.0
     for stage in stages:
-        peak = maximum(peak, stage.memory.peak_bytes)
+        allocated = maximum(allocated, stage.memory.allocated_bytes)
     return Arranged(
         case=case,
-        microbatches=microbatches,
-        send_s=send,
+        microbatches=common.microbatches,
+        send_s=common.send_s,
         stages=stages,
         bound_s=bound,
-        screen_s=bound + _exposed_sends(case, microbatches) * send,
-        peak_bytes=peak,
+        screen_s=bound + _exposed_sends(case, common.microbatches) * common.send_s,
+        peak_bytes=allocated / (1.0 - space.cluster.fragmentation_frac),
+        fits=allocated <= common.limits.capacity_bytes,
     )
 
 
-def _stage(
-    space: Space,
-    case: Case,
-    plan: PlanLike,
-    role: Role,
-    costs: Mapping[Kind, LayerCost],
-    ladder: Ladder,
-    boundary: Num,
-) -> StageCost:
-    pp = case.layout.pp
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Common:
+    """What all stages of a plan share."""
+
+    space: Space
+    case: Case
+    plan: PlanLike
+    costs: Mapping[Kind, LayerCost]
+    ladder: Ladder
+    microbatches: Num
+    send_s: Num
+    limits: Budget
+    dp: DataParallel
+
+
+def _common(
+    space: Space, case: Case, plan: PlanLike, costs: Mapping[Kind, LayerCost], ladder: Ladder
+) -> _Common:
+    boundary = boundary_bytes(space.model, space.job, plan)
+    return _Common(
+        space=space,
+        case=case,
+        plan=plan,
+        costs=costs,
+        ladder=ladder,
+        microbatches=microbatches_of(space, plan),
+        send_s=stage_send_s(space.cluster, space.model, space.job, plan),
+        limits=budget(space.machine, space.job, plan, case.layout.pp, boundary),
+        dp=data_parallel(space.machine, plan),
+    )
+
+
+def _stage(common: _Common, role: Role) -> StageCost:
+    space, case, costs = common.space, common.case, common.costs
     vocabulary = costs[Kind.EMBEDDING].dense_params
-    params = stage_params(space.model, pp, role, costs, vocabulary)
-    shape = case.shape(case.live_microbatches)
-    memory = fit_stage(space.machine, space.job, plan, shape, role, costs, ladder, params, boundary)
-    extra = extra_loads(ladder, memory.rung, role)
+    params = stage_params(space.model, case.layout.pp, role, costs, vocabulary)
+    moments = live_layers(case.shape(case.live_microbatches), role, common.microbatches)
+    memory = fit_stage(common.limits, role, common.ladder, moments, params)
+    extra = {kind: common.ladder.extra_load(kind, memory.rung) for kind in costs if role.count(kind)}
     forward, backward = forward_loads(role, costs), backward_loads(role, costs, extra)
     windows = (total([load.alone for load in forward]), total([load.alone for load in backward]))
-    shared = _shared_matrices(space, case.layout, role) * vocabulary
-    tail = stage_tail(space.machine, space.job, plan, params, windows, shared)
+    shared = _shared_matrices(space, case.layout, role)
+    tail = stage_tail(
+        space.machine, space.job, common.plan, common.dp, params, windows, shared * vocabulary if shared else 0.0
+    )
     return StageCost(
         role=role, params=params, memory=memory, forward=forward, backward=backward, extra=extra, tail=tail
     )
@@ -186,13 +210,10 @@ def _exposed_sends(case: Case, microbatches: Num) -> Num:
 
 def case_of(space: Space, plan: Plan, rule: str, layout: Layout) -> Case:
     """The case of one plan on a layout."""
-    return Case(
-        plan.schedule, plan.overlap, plan.recompute, rule, layout,
-        live_cap(plan.pp, plan.vpp, int(microbatches_of(space, plan))),
-    )  # fmt: skip
+    live = live_cap(plan.pp, int(microbatches_of(space, plan))) if plan.vpp > 1 else 1
+    return Case(plan.schedule, plan.overlap, plan.recompute, rule, layout, live)
 
 
-def live_cap(pp: int, vpp: int, microbatches: int) -> int:
-    """Microbatches beyond which live counts stay the same: whole groups for interleaving."""
-    enough = 4 * pp if vpp > 1 else pp + 2
-    return min(microbatches, enough)
+def live_cap(pp: int, microbatches: int) -> int:
+    """Microbatches of an interleaved schedule beyond which live counts stay the same (whole groups of pp)."""
+    return min(microbatches, 4 * pp)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -17,9 +16,9 @@ from autodeploy.balance.layouts import candidates
 from autodeploy.balance.recompute import Ladder, ladder
 from autodeploy.cost.layers import LayerCost, layer_costs
 from autodeploy.numeric import gather
-from autodeploy.search.arrange import Arranged, Case, arrange, case_of, live_cap, microbatches_of
+from autodeploy.search.arrange import Arranged, Case, arrange, case_of, microbatches_of
 from autodeploy.spec.model import Kind
-from autodeploy.spec.plan import Overlap, Plan, PlanTable, Schedule
+from autodeploy.spec.plan import Overlap, Plan, PlanTable
 from autodeploy.spec.space import Space
 
 LAYER_FIELDS = ("tp", "cp", "ep", "etp", "mbs", "sp", "dispatch")
@@ -33,9 +32,14 @@ class LayerTable:
     """Layer costs and recompute ladders of every distinct combination of `LAYER_FIELDS`."""
 
     costs: dict[Kind, LayerCost]
-    ladders: dict[str, Ladder]
+    ladders: dict[tuple[str, Overlap], Ladder]
     index: np.ndarray
     """Row of the table for every plan."""
+
+    def at(self, case: Case, rows: np.ndarray) -> tuple[dict[Kind, LayerCost], Ladder]:
+        """Layer costs and ladders of some plans."""
+        where = self.index[rows]
+        return gather(self.costs, where), self.ladders[case.policy, case.overlap].at(where)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,52 +73,64 @@ def layer_table(space: Space, plans: PlanTable) -> LayerTable:
     costs = layer_costs(space.model, space.job, space.machine, plans.rows(first))
     lean = {kind: replace(cost, forward_terms={}, backward_terms={}) for kind, cost in costs.items()}
     counts = kind_counts(space.model, space.job.mtp)
-    ladders = {policy: ladder(lean, counts, policy) for policy in plans.words["recompute"]}
-    return LayerTable(costs=lean, ladders=ladders, index=index)
+    ladders = {
+        (policy, overlap): ladder(lean, counts, policy, overlap)
+        for policy in plans.words["recompute"]
+        for overlap in Overlap
+    }
+    slim = {kind: replace(cost, rebuild=(), rows_bytes=()) for kind, cost in lean.items()}
+    return LayerTable(costs=slim, ladders=ladders, index=index)
 
 
 def screen(space: Space, plans: PlanTable) -> Screened:
     """Arrange and cost all plans."""
     layers = layer_table(space, plans)
-    size = len(plans)
+    out = _Columns(len(plans))
     cases: dict[Case, int] = {}
-    case, fits = np.zeros(size, dtype=np.int32), np.zeros(size, dtype=bool)
-    screen_s, bound_s, peak = np.full(size, np.inf), np.full(size, np.inf), np.full(size, np.inf)
     for rows, options in _groups(space, plans):
-        for option in options:
-            number = cases.setdefault(option, len(cases))
-            for part in np.array_split(rows, -(-len(rows) // CHUNK_ROWS)):
-                found = arrange_rows(space, option, plans, part, layers)
-                fit = found.peak_bytes <= space.cluster.device.usable_bytes
-                better = _better(fits[part], screen_s[part], peak[part], fit, found.screen_s, found.peak_bytes)
-                here = part[better]
-                case[here], fits[here] = number, fit[better]
-                screen_s[here], bound_s[here] = found.screen_s[better], found.bound_s[better]
-                peak[here] = found.peak_bytes[better]
+        numbers = [cases.setdefault(option, len(cases)) for option in options]
+        for part in np.array_split(rows, -(-len(rows) // CHUNK_ROWS)):
+            view = plans.rows(part)
+            costs, rungs = layers.at(options[0], part)
+            for number, option in zip(numbers, options, strict=True):
+                out.keep_better(part, number, arrange(space, option, view, costs, rungs))
     return Screened(
-        plans=plans, cases=tuple(cases), case=case, screen_s=screen_s, bound_s=bound_s, peak_bytes=peak,
-        fits=fits, layers=layers,
+        plans=plans, cases=tuple(cases), case=out.case, screen_s=out.screen_s, bound_s=out.bound_s,
+        peak_bytes=out.peak_bytes, fits=out.fits, layers=layers,
     )  # fmt: skip
 
 
 def arrange_rows(space: Space, case: Case, plans: PlanTable, rows: np.ndarray, layers: LayerTable) -> Arranged:
     """`arrange` for some rows of a table that share a case."""
-    where = layers.index[rows]
-    costs, rungs = gather(layers.costs, where), gather(layers.ladders[case.policy], where)
-    return arrange(space, case, plans.rows(rows), costs, rungs)
+    return arrange(space, case, plans.rows(rows), *layers.at(case, rows))
 
 
-def _better(fits, time, peak, new_fits, new_time, new_peak):  # type: ignore[no-untyped-def]
-    """A later layout replaces an earlier one if it fits where that did not, or is faster; unfit: if it needs less."""
-    both_fit, neither = fits & new_fits, ~fits & ~new_fits
-    return (~fits & new_fits) | (both_fit & (new_time < time)) | (neither & (new_peak < peak))
+class _Columns:
+    """The best arrangement found so far for every plan."""
+
+    def __init__(self, size: int) -> None:
+        self.case = np.full(size, -1, dtype=np.int32)
+        self.fits = np.zeros(size, dtype=bool)
+        self.screen_s, self.bound_s, self.peak_bytes = (np.full(size, np.inf) for _ in range(3))
+
+    def keep_better(self, rows: np.ndarray, number: int, found: Arranged) -> None:
+        """A later layout replaces an earlier one if it fits where that did not, or is faster; where neither fits,
+        if it needs less."""
+        old_fits = self.fits[rows]
+        faster = np.where(
+            old_fits, found.screen_s < self.screen_s[rows], found.peak_bytes < self.peak_bytes[rows]
+        )
+        better = np.where(old_fits == found.fits, faster, found.fits)
+        here = rows[better]
+        self.case[here] = number
+        for name in ("fits", "screen_s", "bound_s", "peak_bytes"):
+            getattr(self, name)[here] = getattr(found, name)[better]
 
 
 def _groups(space: Space, plans: PlanTable) -> Iterator[tuple[np.ndarray, list[Case]]]:
     """Rows that share a pipeline shape, with the cases that their layout rule allows."""
-    microbatches = microbatches_of(space, plans)
-    cap = np.where(plans.vpp > 1, 4 * plans.pp, plans.pp + 2)
-    keyed = PlanTable(plans.columns | {"mbs": np.minimum(microbatches, cap)}, plans.words)
+    live = np.where(plans.vpp > 1, np.minimum(microbatches_of(space, plans), 4 * plans.pp), 0)
+    keyed = PlanTable(plans.columns | {"mbs": live}, plans.words)
     first, group = distinct(keyed, (*CASE_FIELDS, "mbs"))
     order = np.argsort(group, kind="stable")
     edges = np.searchsorted(group[order], np.arange(len(first) + 1))

@@ -24,9 +24,14 @@ class Role:
     stages: tuple[int, ...]
     chunks: tuple[Counts, ...]
 
+    @cached_property
+    def totals(self) -> Counts:
+        """How many of every kind one stage of the role holds."""
+        return tuple(sum(column) for column in zip(*self.chunks, strict=True))
+
     def count(self, kind: Kind) -> int:
         """How many of a kind one stage of the role holds."""
-        return sum(chunk[kind] for chunk in self.chunks)
+        return self.totals[kind]
 
 
 @dataclass(frozen=True, kw_only=True)
