@@ -79,10 +79,22 @@ def order_of(keys: Sequence[Num]) -> list[Num]:
 
 
 def total(values: Sequence[Num]) -> Num:
-    """Sum from left to right, the same order for numbers and columns."""
-    result: Num = 0.0
-    for value in values:
+    """Sum from left to right, the same order for numbers and columns; 0.0 of nothing."""
+    if not values:
+        return 0.0
+    result = values[0]
+    for value in values[1:]:
         result = result + value
+    return result
+
+
+def largest(values: Sequence[Num]) -> Num:
+    """The largest of some values, element by element; 0.0 of nothing."""
+    if not values:
+        return 0.0
+    result = values[0]
+    for value in values[1:]:
+        result = maximum(result, value)
     return result
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from autodeploy.analysis.inventory import inventory_of, kind_counts, one_token
 from autodeploy.analysis.ops import Module, Op, Shard
-from autodeploy.numeric import Num, maximum, total
+from autodeploy.numeric import Num, is_column, largest, total
 from autodeploy.spec.model import Kind, Model
 from autodeploy.spec.target import Profile
 
@@ -81,12 +81,4 @@ def grad_live_bytes(ops: Iterable[Op]) -> Num:
 
 def transient_bytes(ops: Iterable[Op]) -> Num:
     """The largest tensor set that lives only while one op runs (the loss, on the head)."""
-    largest: Num = 0.0
-    for op in ops:
-        largest = maximum(largest, op.transient_bytes)
-    return largest
-
-
-def without_mtp(model: Model) -> Model:
-    """The same model with its MTP modules left away."""
-    return replace(model, mtp_depth=0)
+    return largest([op.transient_bytes for op in ops if is_column(op.transient_bytes) or op.transient_bytes])

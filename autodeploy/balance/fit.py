@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,14 +9,13 @@ import numpy as np
 
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.memory import (
-    activation_bytes, boundary_buffers, bytes_per_param, communicator_bytes, resident_terms, transient_bytes,
+    Moments, activation_bytes, boundary_buffers, bytes_per_param, communicator_bytes, resident_terms, transient_bytes,
 )  # fmt: skip
 from autodeploy.numeric import Num, is_column, minimum, where
 from autodeploy.schedule.orders import Shape, live_chunks, pareto_maxima, warm_up
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
 from autodeploy.spec.machine import Machine
-from autodeploy.spec.model import KINDS, Kind
 from autodeploy.spec.plan import PlanLike
 
 MEMORY_TERMS = (
@@ -57,7 +55,7 @@ def budget(machine: Machine, job: Job, plan: PlanLike, pp: int, boundary: Num) -
     )
 
 
-def live_layers(shape: Shape, role: Role, microbatches: Num) -> Sequence[Mapping[Kind, Num]]:
+def live_layers(shape: Shape, role: Role, microbatches: Num) -> Moments:
     """Layers of each kind live at the moments that can be the peak, on the role's fullest stage (its first).
 
     `shape` may hold fewer microbatches than there are, if enough for the live counts; without interleaving the
@@ -67,23 +65,20 @@ def live_layers(shape: Shape, role: Role, microbatches: Num) -> Sequence[Mapping
         return _live_layers(shape, role)
     many = Shape(shape.schedule, shape.pp, 1, shape.pp + 2, shape.overlap)
     live = minimum(warm_up(many, role.stages[0]) + 1.0, microbatches)
-    return ({kind: count * live for kind, count in zip(KINDS, role.totals, strict=True) if count},)
+    return (tuple((kind, role.count(kind) * live) for kind in role.kinds),)
 
 
 @lru_cache(maxsize=8192)
-def _live_layers(shape: Shape, role: Role) -> tuple[dict[Kind, int], ...]:
+def _live_layers(shape: Shape, role: Role) -> Moments:
     vectors = {
-        tuple(sum(n * chunk[kind] for n, chunk in zip(live, role.chunks, strict=True)) for kind in KINDS)
+        tuple(sum(n * chunk[kind] for n, chunk in zip(live, role.chunks, strict=True)) for kind in role.kinds)
         for live in live_chunks(shape, role.stages[0])
     }
-    return tuple(
-        {kind: count for kind, count in zip(KINDS, vector, strict=True) if count}
-        for vector in pareto_maxima(vectors)
-    )
+    return tuple(tuple(zip(role.kinds, vector, strict=True)) for vector in pareto_maxima(vectors))
 
 
 def fit_stage(
-    limits: Budget, role: Role, ladder: Ladder, moments: Sequence[Mapping[Kind, Num]], params: tuple[Num, Num]
+    limits: Budget, role: Role, ladder: Ladder, moments: Moments, params: tuple[Num, Num]
 ) -> StageMemory:
     """Climb the ladder while the stage is over the device; the highest rung stands if none fits."""
     dense, experts = limits.bytes_per_param
@@ -106,10 +101,8 @@ def _as_index(rung: Num, like: Num) -> Num:
     return np.broadcast_to(rung, like.shape) if is_column(like) else rung
 
 
-def _rung_bytes(ladder: Ladder, role: Role, moments: Sequence[Mapping[Kind, Num]], rung: int) -> Num:
-    kept = {kind: column[rung] for kind, column in ladder.kept_bytes.items()}
-    working = {kind: column[rung] for kind, column in ladder.transient_bytes.items()}
-    return activation_bytes(kept, moments) + transient_bytes(working, role)
+def _rung_bytes(ladder: Ladder, role: Role, moments: Moments, rung: int) -> Num:
+    return activation_bytes(ladder.kept_bytes, moments, rung) + transient_bytes(ladder.transient_bytes, role, rung)
 
 
 def memory_terms(
@@ -118,7 +111,7 @@ def memory_terms(
     plan: PlanLike,
     role: Role,
     ladder: Ladder,
-    moments: Sequence[Mapping[Kind, Num]],
+    moments: Moments,
     params: tuple[Num, Num],
     memory: StageMemory,
     limits: Budget,
@@ -126,10 +119,8 @@ def memory_terms(
     """The peak of a stage of one plan, term by term, in bytes."""
     rung = int(memory.rung)
     terms = resident_terms(job, plan, *params)
-    kept = {kind: column[rung] for kind, column in ladder.kept_bytes.items()}
-    working = {kind: column[rung] for kind, column in ladder.transient_bytes.items()}
-    terms["activations"] = activation_bytes(kept, moments)
-    terms["transient"] = transient_bytes(working, role) + limits.boundary
+    terms["activations"] = activation_bytes(ladder.kept_bytes, moments, rung)
+    terms["transient"] = transient_bytes(ladder.transient_bytes, role, rung) + limits.boundary
     terms["communicators"] = limits.communicators
     lost = machine.cluster.fragmentation_frac
     terms["fragmentation"] = memory.allocated_bytes * lost / (1.0 - lost)

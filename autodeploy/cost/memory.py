@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from autodeploy.cost.layers import LayerCost
-from autodeploy.numeric import Num, maximum, total, where
+from autodeploy.numeric import Num, largest, total, where
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
 from autodeploy.spec.machine import Machine
@@ -16,6 +16,8 @@ WEIGHT_BYTES = 2.0
 """bf16 weights."""
 STATE_BYTES = 12.0
 """fp32 master weights and the two moments of Adam."""
+Moments = Sequence[Sequence[tuple[Kind, Num]]]
+"""Moments that can be the peak: per moment, how many layers of each kind are live."""
 
 
 def state_bytes(job: Job, zero: Num, params: Num, shards: Num) -> dict[str, Num]:
@@ -48,11 +50,10 @@ def stage_params(
     model: Model, pp: int, role: Role, costs: Mapping[Kind, LayerCost], vocabulary: Num
 ) -> tuple[Num, Num]:
     """(dense, expert) parameters of one stage of a role, with its copies of the vocabulary matrices."""
-    held = [(role.count(kind), cost) for kind, cost in costs.items() if role.count(kind)]
-    dense = total([count * cost.dense_params for count, cost in held])
-    experts = total([count * cost.expert_params for count, cost in held])
+    dense = [role.count(kind) * costs[kind].dense_params for kind in role.kinds]
+    experts = [role.count(kind) * costs[kind].expert_params for kind in role.kinds]
     copies = vocabulary_copies(model, pp, role)
-    return (dense + copies * vocabulary if copies else dense), experts
+    return total([*dense, copies * vocabulary] if copies else dense), total(experts)
 
 
 def resident_terms(job: Job, plan: PlanLike, dense: Num, experts: Num) -> dict[str, Num]:
@@ -76,21 +77,14 @@ def communicator_bytes(machine: Machine, plan: PlanLike) -> Num:
     return groups * machine.cluster.communicator_bytes
 
 
-def activation_bytes(kept: Mapping[Kind, Num], moments: Sequence[Mapping[Kind, Num]]) -> Num:
-    """Rows of all live microbatches, at the worst of the moments that can be the peak (live layers per kind)."""
-    worst: Num = 0.0
-    for live in moments:
-        worst = maximum(worst, total([count * kept[kind] for kind, count in live.items()]))
-    return worst
+def activation_bytes(kept: Mapping[Kind, Sequence[Num]], moments: Moments, rung: int) -> Num:
+    """Rows of all live microbatches, at the worst of the moments that can be the peak."""
+    return largest([total([count * kept[kind][rung] for kind, count in live]) for live in moments])
 
 
-def transient_bytes(working: Mapping[Kind, Num], role: Role) -> Num:
+def transient_bytes(working: Mapping[Kind, Sequence[Num]], role: Role, rung: int) -> Num:
     """The largest backward pass among the layers of a stage."""
-    worst: Num = 0.0
-    for kind, layer in working.items():
-        if role.count(kind):
-            worst = maximum(worst, layer)
-    return worst
+    return largest([working[kind][rung] for kind in role.kinds])
 
 
 def boundary_buffers(pp: int, boundary: Num) -> Num:

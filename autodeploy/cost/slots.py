@@ -7,38 +7,33 @@ from collections.abc import Mapping
 from autodeploy.analysis.inventory import tokens_of
 from autodeploy.cost.collectives import send_s
 from autodeploy.cost.layers import LayerCost
-from autodeploy.cost.load import Load
+from autodeploy.cost.load import Load, sum_loads
 from autodeploy.numeric import Num
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.job import Job
-from autodeploy.spec.layout import Counts, Role
+from autodeploy.spec.layout import Role
 from autodeploy.spec.model import Kind, Model
 from autodeploy.spec.plan import PlanLike
 
 BF16 = 2.0
 
 
-def chunk_load(counts: Counts, loads: Mapping[Kind, Load]) -> Load:
-    """A pass through the layers of one slot."""
-    load = Load()
-    for kind, each in loads.items():
-        if counts[kind]:
-            load = load.plus(each if counts[kind] == 1 else each.times(counts[kind]))
-    return load
+def _chunk_loads(role: Role, loads: Mapping[Kind, Load]) -> tuple[Load, ...]:
+    """A pass through the layers of each slot of a stage."""
+    return tuple(
+        sum_loads([loads[kind] if count == 1 else loads[kind].times(count) for kind, count in chunk])
+        for chunk in role.held
+    )
 
 
 def forward_loads(role: Role, costs: Mapping[Kind, LayerCost]) -> tuple[Load, ...]:
     """Per chunk of a stage."""
-    loads = {kind: cost.forward for kind, cost in costs.items()}
-    return tuple(chunk_load(counts, loads) for counts in role.chunks)
+    return _chunk_loads(role, {kind: costs[kind].forward for kind in role.kinds})
 
 
-def backward_loads(
-    role: Role, costs: Mapping[Kind, LayerCost], extra: Mapping[Kind, Load]
-) -> tuple[Load, ...]:
+def backward_loads(role: Role, costs: Mapping[Kind, LayerCost], extra: Mapping[Kind, Load]) -> tuple[Load, ...]:
     """Per chunk of a stage, with what its recompute repeats."""
-    loads = {kind: cost.backward.plus(extra[kind]) for kind, cost in costs.items() if role.count(kind)}
-    return tuple(chunk_load(counts, loads) for counts in role.chunks)
+    return _chunk_loads(role, {kind: costs[kind].backward.plus(extra[kind]) for kind in role.kinds})
 
 
 def boundary_bytes(model: Model, job: Job, plan: PlanLike) -> Num:

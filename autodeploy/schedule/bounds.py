@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autodeploy.numeric import Num, maximum, total
+from autodeploy.numeric import Num, largest, maximum, total
 from autodeploy.schedule.orders import OpCounts
 
 
@@ -29,7 +29,7 @@ def stage_work_s(
 
 def step_bound_s(
     stages: Sequence[int],
-    role_of_stage: Sequence[int],
+    role_of_stage: tuple[int, ...],
     first_forward_s: Sequence[Num],
     first_backward_s: Sequence[Num],
     work_s: Sequence[Num],
@@ -41,12 +41,12 @@ def step_bound_s(
     `stages` are the ones looked at (one per role, `work_s` in the same order); the first chunk's times are per
     role. Formula: max over stages s of fill_s + work_s + max(tail_s, drain_s + tail_0).
     """
-    bound: Num = 0.0
+    ends = []
     for stage, work in zip(stages, work_s, strict=True):
-        above = [role_of_stage[i] for i in range(stage)]
+        above = role_of_stage[:stage]
         share = {role: above.count(role) for role in dict.fromkeys(above)}
         fill = total([count * first_forward_s[role] for role, count in share.items()]) + stage * send_s
         drain = total([count * first_backward_s[role] for role, count in share.items()]) + stage * send_s
         after = maximum(tail_s[role_of_stage[stage]], drain + tail_s[role_of_stage[0]])
-        bound = maximum(bound, fill + work + after)
-    return bound
+        ends.append(fill + work + after)
+    return largest(ends)

@@ -18,7 +18,7 @@ from autodeploy.cost.load import Load, paired_s
 from autodeploy.cost.memory import stage_params, vocabulary_copies
 from autodeploy.cost.slots import backward_loads, boundary_bytes, forward_loads, stage_send_s
 from autodeploy.cost.tail import DataParallel, StageTail, data_parallel, stage_tail
-from autodeploy.numeric import Num, maximum, total
+from autodeploy.numeric import Num, largest, total
 from autodeploy.schedule.bounds import stage_work_s, step_bound_s
 from autodeploy.schedule.orders import OpCounts, Shape, op_counts
 from autodeploy.spec.layout import Layout, Role
@@ -92,9 +92,7 @@ def arrange(
     common = _common(space, case, plan, costs, ladder)
     stages = tuple(_stage(common, role) for role in case.layout.roles)
     bound = _bound(case, stages, common.microbatches, common.send_s)
-    allocated: Num = 0.0
-    for stage in stages:
-        allocated = maximum(allocated, stage.memory.allocated_bytes)
+    allocated = largest([stage.memory.allocated_bytes for stage in stages])
     return Arranged(
         case=case,
         microbatches=common.microbatches,
@@ -145,7 +143,7 @@ def _stage(common: _Common, role: Role) -> StageCost:
     params = stage_params(space.model, case.layout.pp, role, costs, vocabulary)
     moments = live_layers(case.shape(case.live_microbatches), role, common.microbatches)
     memory = fit_stage(common.limits, role, common.ladder, moments, params)
-    extra = {kind: common.ladder.extra_load(kind, memory.rung) for kind in costs if role.count(kind)}
+    extra = {kind: common.ladder.extra_load(kind, memory.rung) for kind in role.kinds}
     forward, backward = forward_loads(role, costs), backward_loads(role, costs, extra)
     windows = (total([load.alone for load in forward]), total([load.alone for load in backward]))
     shared = _shared_matrices(space, case.layout, role)

@@ -29,6 +29,16 @@ class Role:
         """How many of every kind one stage of the role holds."""
         return tuple(sum(column) for column in zip(*self.chunks, strict=True))
 
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds that the role holds."""
+        return tuple(kind for kind in KINDS if self.totals[kind])
+
+    @cached_property
+    def held(self) -> tuple[tuple[tuple[Kind, int], ...], ...]:
+        """Per chunk: the kinds in it and how many of each."""
+        return tuple(tuple((kind, chunk[kind]) for kind in KINDS if chunk[kind]) for chunk in self.chunks)
+
     def count(self, kind: Kind) -> int:
         """How many of a kind one stage of the role holds."""
         return self.totals[kind]
