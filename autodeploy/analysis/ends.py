@@ -43,7 +43,10 @@ def head_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
     """Final norm, logits and loss. Tied weights are counted with the embedding."""
     h = model.hidden
     entry = Row(name="head input", bytes=BF16 * h * t.part, module=Module.KEPT)
-    return [norm("final norm", model, t.part, rows=(entry,), module=Module.KEPT), *logit_ops(model, t, profile)]
+    return [
+        norm("final norm", model, t.part, rows=(entry,), module=Module.KEPT),
+        *logit_ops(model, t, profile),
+    ]
 
 
 def logit_ops(model: Model, t: Tokens, profile: Profile, shared: bool = False) -> list[Op]:

@@ -18,7 +18,9 @@ ROW_MAP_BYTES = 8.0
 """Row-id map of the permutation, per token and expert (4..8; the published list takes 8)."""
 
 
-def _activation(name: str, model: Model, tokens: Num, width: Num, module: Module, rows: tuple[Row, ...]) -> Op:
+def _activation(
+    name: str, model: Model, tokens: Num, width: Num, module: Module, rows: tuple[Row, ...]
+) -> Op:
     """SwiGLU reads 2f and writes f (backward: reads 3f, writes 2f); GELU reads and writes f."""
     forward, backward = (3.0, 5.0) if model.gated else (2.0, 3.0)
     traffic = BF16 * tokens * width
@@ -37,7 +39,14 @@ def dense_ops(model: Model, t: Tokens) -> list[Op]:
     return [
         norm("norm 2", model, t.part, rows=(normed,), module=Module.LAYERNORM),
         matmul(
-            "fc1", t.whole, up, h, module=Module.MLP, rows=(fc1,), bias=biased * up, transfers=(gather(traffic, t),)
+            "fc1",
+            t.whole,
+            up,
+            h,
+            module=Module.MLP,
+            rows=(fc1,),
+            bias=biased * up,
+            transfers=(gather(traffic, t),),
         ),
         _activation("activation", model, t.whole, width, Module.MLP_ACT, (act,)),
         matmul("fc2", t.whole, h, width, module=Module.MLP, transfers=(scatter(traffic),)),
@@ -88,7 +97,13 @@ def _routed(model: Model, moe: MoE, t: Tokens, combine_saved: bool) -> list[Op]:
     # the expert product ends where ranks of one expert add up: etp copies shrink to one
     combined = Row(name="combine input", bytes=BF16 * received / t.etp * h, module=Module.MOE)
     permute = vector(
-        "permute", moved, moved, module=Module.MOE, transfers=(_all_to_all(h, t),), rows=(permuted,), kernels=3
+        "permute",
+        moved,
+        moved,
+        module=Module.MOE,
+        transfers=(_all_to_all(h, t),),
+        rows=(permuted,),
+        kernels=3,
     )
     return [
         replace(permute, exchange_bytes=BF16 * received / t.etp * h),

@@ -102,7 +102,9 @@ def _as_index(rung: Num, like: Num) -> Num:
 
 
 def _rung_bytes(ladder: Ladder, role: Role, moments: Moments, rung: int) -> Num:
-    return activation_bytes(ladder.kept_bytes, moments, rung) + transient_bytes(ladder.transient_bytes, role, rung)
+    return activation_bytes(ladder.kept_bytes, moments, rung) + transient_bytes(
+        ladder.transient_bytes, role, rung
+    )
 
 
 def memory_terms(

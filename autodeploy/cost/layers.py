@@ -110,9 +110,7 @@ def _op_cost(cluster: Cluster, op: Op, grad_bytes: float, traffic: Traffic) -> O
     return OpCost(forward_s, backward_s, (forward, backward))
 
 
-def _layer(
-    cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], traffic: Traffic
-) -> LayerCost:
+def _layer(cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], traffic: Traffic) -> LayerCost:
     forward_terms, forward = _pass(cluster, ops, costs, 0)
     backward_terms, backward = _pass(cluster, ops, costs, 1)
     copies = [t.bytes for op in ops for t in op.transfers if t.group is Group.EP]

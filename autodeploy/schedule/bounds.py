@@ -13,7 +13,10 @@ from autodeploy.schedule.orders import OpCounts
 
 
 def stage_work_s(
-    counts: OpCounts, forward_s: Sequence[Num], backward_s: Sequence[Num], merged_s: Sequence[Sequence[Num]] | None
+    counts: OpCounts,
+    forward_s: Sequence[Num],
+    backward_s: Sequence[Num],
+    merged_s: Sequence[Sequence[Num]] | None,
 ) -> Num:
     """Seconds of all ops of one rank: forwards and backwards of each chunk, and merged ops [i][j]."""
     terms = [count * time for count, time in zip(counts.forward, forward_s, strict=True)]

@@ -146,5 +146,7 @@ def _levels(before: np.ndarray, f_from: np.ndarray, b_from: np.ndarray, last: np
             done += i - at[rank]
             at[rank] = i
     if done < len(before_):
-        raise ScheduleDeadlock(f"{len(before_) - done} ops never become ready, the first of each rank at {at}")
+        raise ScheduleDeadlock(
+            f"{len(before_) - done} ops never become ready, the first of each rank at {at}"
+        )
     return np.array(level[1:])

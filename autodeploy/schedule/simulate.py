@@ -8,7 +8,11 @@ from autodeploy.schedule.program import Program
 
 
 def simulate(
-    program: Program, forward_s: np.ndarray, backward_s: np.ndarray, merged_s: np.ndarray | None, send_s: np.ndarray
+    program: Program,
+    forward_s: np.ndarray,
+    backward_s: np.ndarray,
+    merged_s: np.ndarray | None,
+    send_s: np.ndarray,
 ) -> np.ndarray:
     """[pp, K] when every rank ends its last op.
 

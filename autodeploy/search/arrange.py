@@ -148,7 +148,13 @@ def _stage(common: _Common, role: Role) -> StageCost:
     windows = (total([load.alone for load in forward]), total([load.alone for load in backward]))
     shared = _shared_matrices(space, case.layout, role)
     tail = stage_tail(
-        space.machine, space.job, common.plan, common.dp, params, windows, shared * vocabulary if shared else 0.0
+        space.machine,
+        space.job,
+        common.plan,
+        common.dp,
+        params,
+        windows,
+        shared * vocabulary if shared else 0.0,
     )
     return StageCost(
         role=role, params=params, memory=memory, forward=forward, backward=backward, extra=extra, tail=tail
@@ -187,6 +193,11 @@ def _work_s(case: Case, stage: StageCost, rank: int, microbatches: Num) -> Num:
         return microbatches * total([f + b for f, b in zip(forward, backward, strict=True)])
     counts = _counts(case, rank, microbatches)
     return stage_work_s(counts, forward, backward, stage.merged_s())
+
+
+def stage_work_s_of(found: Arranged, stage: StageCost, rank: int) -> Num:
+    """Seconds of all ops of one rank of a role in a step."""
+    return _work_s(found.case, stage, rank, found.microbatches)
 
 
 def _counts(case: Case, rank: int, microbatches: Num) -> OpCounts:

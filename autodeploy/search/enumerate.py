@@ -43,10 +43,13 @@ def field_values(space: Space) -> dict[str, tuple]:
         "pp": lambda: tuple(d for d in divisors(space.devices) if d <= model.layers + 2),
         "cp": lambda: divisors(space.devices),
         "ep": lambda: divisors(moe.experts) if moe else (1,),
-        "etp": lambda: tuple(d for d in divisors(moe.expert_width) if d <= space.cluster.node.size) if moe else (1,),
+        "etp": lambda: (
+            tuple(d for d in divisors(moe.expert_width) if d <= space.cluster.node.size) if moe else (1,)
+        ),
     }
     values = {
-        name: make() if getattr(plan, name) == "divisors" else getattr(plan, name) for name, make in whole.items()
+        name: make() if getattr(plan, name) == "divisors" else getattr(plan, name)
+        for name, make in whole.items()
     }
     values |= {name: getattr(plan, name) for name in ("vpp", "mbs", "zero", "layout", "recompute")}
     values["overlap"] = tuple(OVERLAP_WORDS.index(word) for word in plan.overlap)
@@ -80,7 +83,9 @@ def _word_faults(space: Space) -> list[Fault]:
         try:
             parse_policy(policy)
         except SpecError as error:
-            faults += [Fault(path="plan.recompute", problem=f.problem, allowed=f.allowed) for f in error.faults]
+            faults += [
+                Fault(path="plan.recompute", problem=f.problem, allowed=f.allowed) for f in error.faults
+            ]
     for layout in space.plan.layout:
         if layout in ("auto", *LAYOUT_RULES):
             continue
@@ -158,7 +163,11 @@ def _layout_holds(space: Space, table: PlanTable) -> np.ndarray:
     first = np.zeros(len(unique), dtype=np.intp)
     first[where[::-1]] = np.arange(len(table))[::-1]
     found = [
-        bool(candidates(space.model, space.job, int(table.pp[i]), int(table.vpp[i]), table.text("layout", int(i))))
+        bool(
+            candidates(
+                space.model, space.job, int(table.pp[i]), int(table.vpp[i]), table.text("layout", int(i))
+            )
+        )
         for i in first
     ]
     return np.array(found, dtype=bool)[where]

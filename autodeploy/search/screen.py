@@ -100,7 +100,9 @@ def screen(space: Space, plans: PlanTable) -> Screened:
     )  # fmt: skip
 
 
-def arrange_rows(space: Space, case: Case, plans: PlanTable, rows: np.ndarray, layers: LayerTable) -> Arranged:
+def arrange_rows(
+    space: Space, case: Case, plans: PlanTable, rows: np.ndarray, layers: LayerTable
+) -> Arranged:
     """`arrange` for some rows of a table that share a case."""
     return arrange(space, case, plans.rows(rows), *layers.at(case, rows))
 

@@ -129,7 +129,8 @@ def _choose_attention(cls: type, data: Any, written: Mapping[Any, str]) -> tuple
     deeper = {key[1:]: name for key, name in written.items() if key[0] == "attention" and len(key) > 1}
     _, faults = _validate(form, attention, deeper)
     return data | {"attention": STAND_IN if faults else attention}, [
-        Fault(path=f"attention.{fault.path}", problem=fault.problem, allowed=fault.allowed) for fault in faults
+        Fault(path=f"attention.{fault.path}", problem=fault.problem, allowed=fault.allowed)
+        for fault in faults
     ]
 
 

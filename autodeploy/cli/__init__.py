@@ -1,0 +1,1 @@
+"""How to ask: thin commands. Each parses, loads, calls one library function and hands the result to `report`."""

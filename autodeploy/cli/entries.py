@@ -1,0 +1,56 @@
+"""`autodeploy models`, `clusters` and `schema`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from autodeploy.catalog.lookup import load, names
+from autodeploy.cli.exits import DONE
+from autodeploy.report.entries import cluster_table, clusters_table, model_facts, model_table, models_table
+from autodeploy.report.tables import console
+from autodeploy.spec import files
+from autodeploy.spec.cluster import Cluster
+from autodeploy.spec.model import Model
+
+
+def _write(value: Any) -> int:
+    sys.stdout.write(json.dumps(value, indent=1) + "\n")
+    return DONE
+
+
+def show_models(name: str | None, *, as_json: bool) -> int:
+    """All models, or one."""
+    if name is not None:
+        model = load(Model, name)
+        if as_json:
+            return _write(model_facts(model))
+        console().print(model_table(model))
+        return DONE
+    listed = [load(Model, each) for each in names(Model)]
+    if as_json:
+        return _write([model_facts(model) for model in listed])
+    console().print(models_table(listed))
+    return DONE
+
+
+def show_clusters(name: str | None, *, as_json: bool) -> int:
+    """All clusters, or one."""
+    if name is not None:
+        cluster = load(Cluster, name)
+        if as_json:
+            return _write(asdict(cluster))
+        console().print(cluster_table(cluster))
+        return DONE
+    listed = [load(Cluster, each) for each in names(Cluster)]
+    if as_json:
+        return _write([asdict(cluster) for cluster in listed])
+    console().print(clusters_table(listed))
+    return DONE
+
+
+def show_schema(kind: str) -> int:
+    """JSON Schema of a kind of file."""
+    return _write(files.schema(kind))

@@ -1,0 +1,189 @@
+"""The plan document: the JSON in which answers are kept, additive within a major version (design 5)."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from autodeploy.errors import spec_error
+from autodeploy.formats.short import short_form, varying_fields
+from autodeploy.search.enumerate import field_values
+from autodeploy.search.result import PlanResult, StageResult
+from autodeploy.spec.cluster import Cluster
+from autodeploy.spec.files import parse, read_mapping
+from autodeploy.spec.job import Job
+from autodeploy.spec.model import Model
+from autodeploy.spec.plan import (
+    DISPATCH_WORDS, OVERLAP_WORDS, SCHEDULE_WORDS, Dispatch, Overlap, Plan, Schedule,
+)  # fmt: skip
+from autodeploy.spec.space import PlanValues, Space
+from autodeploy.spec.target import Target
+
+SCHEMA_VERSION = "1.0"
+ENUM_WORDS = {"schedule": SCHEDULE_WORDS, "overlap": OVERLAP_WORDS, "dispatch": DISPATCH_WORDS}
+ENUMS = {"schedule": Schedule, "overlap": Overlap, "dispatch": Dispatch}
+
+
+def tool_version() -> str:
+    """Version of the installed package."""
+    return version("autodeploy")
+
+
+def varying(space: Space) -> tuple[str, ...]:
+    """Fields that a short form of this space prints."""
+    values = field_values(space)
+    derived = ["dp"] if any(len(values[name]) > 1 for name in ("tp", "pp", "cp")) else []
+    return varying_fields(values, derived)
+
+
+def inputs_document(space: Space) -> dict[str, Any]:
+    """Everything that the answer depends on, written out: the document needs no other file to be explained."""
+    return {
+        "space": space.name,
+        "names": dict(space.inputs),
+        "devices": space.devices,
+        "job": asdict(space.job),
+        "plan": asdict(space.plan),
+        "model": asdict(space.model),
+        "cluster": asdict(space.cluster),
+        "target": asdict(space.target),
+    }
+
+
+def plan_fields(plan: Plan) -> dict[str, Any]:
+    """A plan with its codes as words."""
+    out: dict[str, Any] = asdict(plan)
+    return out | {name: words[int(getattr(plan, name))] for name, words in ENUM_WORDS.items()}
+
+
+def plan_document(space: Space, rank: int, result: PlanResult) -> dict[str, Any]:
+    """One ranked plan."""
+    return {
+        "rank": rank,
+        "plan_id": result.plan_id,
+        "plan_short": short_form(result.plan, varying(space)),
+        "plan": plan_fields(result.plan),
+        "arrangement": asdict(result.arrangement),
+        "microbatches": result.microbatches,
+        "tokens_per_s_per_device": result.tokens_per_s_per_device,
+        "step_time_s": result.step_time_s,
+        "mfu_frac": result.mfu_frac,
+        "mfu_peak_flop_per_s": result.mfu_peak_flop_per_s,
+        "flop_convention": result.flop_convention,
+        "peak_memory_bytes": result.peak_memory_bytes,
+        "usable_memory_bytes": result.usable_memory_bytes,
+        "fits": result.fits,
+        "limited_by": result.limited_by,
+        "interval": None,
+        "extrapolated": True,
+        "bubble_frac": result.bubble_frac,
+        "busiest_stage": result.busiest_stage,
+        "stages": [_stage_document(stage) for stage in result.stages],
+        "time_terms": dict(result.time_terms),
+    }
+
+
+def _stage_document(stage: StageResult) -> dict[str, Any]:
+    return asdict(stage) | {"memory_terms": dict(stage.memory_terms)}
+
+
+def search_document(
+    space: Space,
+    results: Sequence[PlanResult],
+    status: str,
+    search: Mapping[str, Any],
+    run: Mapping[str, Any],
+    **more: Any,
+) -> dict[str, Any]:
+    """A whole answer. Same inputs, same bytes, `run` apart."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "tool_version": tool_version(),
+        "status": status,
+        "inputs": inputs_document(space),
+        "search": dict(search),
+        "run": {"host": platform.node(), **run},
+        "plans": [plan_document(space, rank, result) for rank, result in enumerate(results, 1)],
+        **more,
+    }
+
+
+def to_json(document: Mapping[str, Any]) -> str:
+    """The text of a document."""
+    return json.dumps(document, indent=1, default=list) + "\n"
+
+
+def check_writable(path: Path) -> None:
+    """Raises `SpecError` before any work is done for an answer that could not be kept."""
+    folder = path.parent if str(path.parent) else Path()
+    if path.is_dir():
+        raise spec_error("--out", f"{path} is a folder", "a file")
+    if not folder.is_dir():
+        raise spec_error("--out", f"the folder {folder} does not exist", "a file in a folder that does")
+    if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise spec_error("--out", f"{path} cannot be written", "a writable file")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write whole or not at all: to a temporary file beside it, then renamed."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A plan document. Raises `SpecError` if it is none, is cut off, or is of a newer schema."""
+    data = read_mapping(path)
+    written = data.get("schema_version")
+    if not isinstance(written, str) or not isinstance(data.get("plans"), list):
+        raise spec_error("schema_version", "not a plan document of autodeploy", source=str(path))
+    if written.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
+        known = f"{SCHEMA_VERSION.split('.')[0]}.x"
+        raise spec_error(
+            "schema_version", f"{written!r} is not one this version reads", known, source=str(path)
+        )
+    return data
+
+
+def document_space(data: Mapping[str, Any], source: str) -> Space:
+    """The space that a document was made from."""
+    try:
+        inputs = data["inputs"]
+        return Space(
+            name=inputs["space"],
+            model=parse(Model, inputs["model"], source),
+            cluster=parse(Cluster, inputs["cluster"], source),
+            target=parse(Target, inputs["target"], source),
+            devices=inputs["devices"],
+            job=parse(Job, inputs["job"], source),
+            plan=parse(PlanValues, inputs["plan"], source),
+            inputs=inputs["names"],
+        )
+    except (KeyError, TypeError) as error:
+        raise spec_error("inputs", f"incomplete: {error}", source=source) from error
+
+
+def document_plan(data: Mapping[str, Any], rank: int, source: str) -> Plan:
+    """The plan of a rank in a document."""
+    plans = data["plans"]
+    if not 1 <= rank <= len(plans):
+        allowed = f"#1 to #{len(plans)}" if plans else "none: it holds no plan"
+        raise spec_error("plan", f"no rank {rank}", allowed, source=source)
+    try:
+        fields = dict(plans[rank - 1]["plan"])
+        codes = {name: ENUMS[name](ENUM_WORDS[name].index(fields[name])) for name in ENUM_WORDS}
+        return Plan(**(fields | codes))
+    except (KeyError, TypeError, ValueError) as error:
+        raise spec_error(f"plans[{rank - 1}].plan", f"not a plan: {error}", source=source) from error

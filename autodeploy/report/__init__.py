@@ -1,0 +1,1 @@
+"""How to say it: tables and explanations."""

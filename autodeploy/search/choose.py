@@ -1,0 +1,132 @@
+"""A plan from what a user says of it: fields not given are chosen among the values of the space."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from autodeploy.errors import Fault, SpecError, spec_error
+from autodeploy.legality.rules import RULES
+from autodeploy.search.enumerate import broken_rules, enumerate_plans, field_values
+from autodeploy.search.exact import search_exact
+from autodeploy.spec.plan import DISPATCH_WORDS, OVERLAP_WORDS, PLAN_FIELDS, Plan
+from autodeploy.spec.space import Space
+
+LISTED = (
+    "tp",
+    "pp",
+    "vpp",
+    "cp",
+    "ep",
+    "etp",
+    "mbs",
+    "sp",
+    "overlap",
+    "dispatch",
+    "zero",
+    "layout",
+    "recompute",
+)
+"""Fields that a space lists; dp and schedule follow from them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """A whole plan, and what was chosen for the user."""
+
+    plan: Plan
+    chosen: dict[str, Any]
+
+
+def restricted(space: Space, given: Mapping[str, Any]) -> Space:
+    """The space with the given fields held at their values (also values that the space does not list)."""
+    held: dict[str, Any] = {name: (value,) for name, value in given.items() if name in LISTED}
+    if "overlap" in held:
+        held["overlap"] = (OVERLAP_WORDS[int(given["overlap"])],)
+    if "dispatch" in held:
+        held["dispatch"] = (DISPATCH_WORDS[int(given["dispatch"])],)
+    if held.get("zero", (1,))[0] not in (0, 1):
+        raise spec_error("zero", f"{given['zero']} is not costed yet", "0 1")
+    return replace(space, plan=replace(space.plan, **held))
+
+
+def choose(space: Space, given: Mapping[str, Any]) -> Choice:
+    """The best plan that fits with the given fields, else the one least over memory.
+
+    Raises `SpecError` naming the rules that the given fields break.
+    """
+    narrowed = restricted(space, given)
+    _check_derived(narrowed, given)
+    outcome = search_exact(narrowed, top=1)
+    plans = outcome.screened.plans
+    if not len(plans):
+        raise _no_legal_plan(narrowed, given, outcome.refused)
+    row = int(outcome.rows[0]) if len(outcome.rows) else int(np.argmin(outcome.screened.peak_bytes))
+    plan = plans.row(row)
+    values = field_values(space)
+    open_fields = [name for name in PLAN_FIELDS if name not in given and len(values.get(name, ())) > 1]
+    return Choice(plan=plan, chosen={name: getattr(plan, name) for name in open_fields})
+
+
+def _check_derived(space: Space, given: Mapping[str, Any]) -> None:
+    """dp and schedule are not free: they must agree with the devices and vpp."""
+    faults = []
+    if {"tp", "pp", "cp", "dp"} <= given.keys() | {n for n in ("cp",) if len(space.plan.cp) == 1}:
+        cp = given.get("cp", space.plan.cp[0])
+        product = given["tp"] * given["pp"] * cp * given["dp"]
+        if product != space.devices:
+            problem = f"tp x pp x cp x dp = {product}, but there are {space.devices} devices (rule V01)"
+            share = space.devices / (given["tp"] * given["pp"] * cp)
+            faults.append(
+                Fault(path="dp", problem=problem, allowed=f"{share:g}" if share.is_integer() else "")
+            )
+    if "schedule" in given and "vpp" in given and bool(given["schedule"]) != (given["vpp"] > 1):
+        faults.append(Fault(path="schedule", problem=RULES["P04"].text + " (rule P04)"))
+    if faults:
+        raise SpecError(*faults)
+
+
+def _no_legal_plan(space: Space, given: Mapping[str, Any], refused: Mapping[str, int]) -> SpecError:
+    """Why nothing is legal: the rules that refuse what was given, with the legal values of one field at a time."""
+    asked = " ".join(f"{name}={_plain(value)}" for name, value in given.items())
+    rules = [rule for rule, _ in Counter(refused).most_common()]
+    allowed = _nearby(space, given)
+    faults = [
+        Fault(path=asked or "plan", problem=f"breaks {rule}: {RULES[rule].text}", allowed=allowed)
+        for rule in rules
+    ]
+    return SpecError(*faults, source=space.name)
+
+
+def _plain(value: Any) -> str:
+    return getattr(value, "name", str(value)).lower()
+
+
+def _nearby(space: Space, given: Mapping[str, Any]) -> str:
+    """Values of one given degree for which the others would be legal."""
+    out = []
+    for name in ("mbs", "ep", "vpp", "tp", "pp"):
+        if name not in given:
+            continue
+        options = _degree_options(space, name)
+        opened = replace(space, plan=replace(space.plan, **{name: options}))
+        legal = enumerate_plans(opened).legal
+        values = sorted({int(value) for value in legal.columns[name]})
+        if values:
+            out.append(f"{name} {' '.join(map(str, values))}")
+    return "; or ".join(out)
+
+
+def _degree_options(space: Space, name: str) -> tuple[int, ...]:
+    return tuple(2**i for i in range(9)) if name != "vpp" else tuple(range(1, 9))
+
+
+def check_plan(space: Space, plan: Plan) -> None:
+    """Raises `SpecError` naming every rule that a plan breaks in a space."""
+    faults = [Fault(path="plan", problem=f"breaks {rule}") for rule in broken_rules(space, plan)]
+    if faults:
+        raise SpecError(*faults, source=space.name)

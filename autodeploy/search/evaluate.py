@@ -1,0 +1,189 @@
+"""One plan in full: arranged as the screen arranges it, simulated, and taken apart into terms and stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autodeploy.analysis.inventory import kind_counts
+from autodeploy.analysis.ops import MODULE_WORDS, Module
+from autodeploy.analysis.readings import flop_per_token
+from autodeploy.balance.fit import budget, live_layers, memory_terms
+from autodeploy.balance.recompute import Ladder, ladder
+from autodeploy.cost.layers import ENGINE_WORDS, LayerCost, layer_costs
+from autodeploy.cost.slots import boundary_bytes
+from autodeploy.errors import spec_error
+from autodeploy.search.arrange import Arranged, StageCost, arrange, stage_work_s_of
+from autodeploy.search.result import TIME_TERMS, PlanResult, StageResult
+from autodeploy.search.screen import cases_of
+from autodeploy.search.steps import Steps, simulate_steps
+from autodeploy.spec.arrangement import Arrangement
+from autodeploy.spec.layout import expand
+from autodeploy.spec.model import Kind
+from autodeploy.spec.plan import Plan
+from autodeploy.spec.space import Space
+
+FLOP_CONVENTION = "3 x forward, causal attention halved, router left out, MTP with its head pass if trained"
+
+
+def evaluate(space: Space, plan: Plan) -> PlanResult:
+    """Everything about one legal plan. Raises `SpecError` where it has no layout."""
+    costs = layer_costs(space.model, space.job, space.machine, plan)
+    counts = kind_counts(space.model, space.job.mtp)
+    rungs = ladder(costs, counts, plan.recompute, plan.overlap)
+    cases = cases_of(space, plan)
+    if not cases:
+        raise spec_error(
+            "plan", f"no layout for pp {plan.pp} x vpp {plan.vpp} by rule {plan.layout!r} (rule L01)"
+        )
+    found = best_arrangement([arrange(space, case, plan, costs, rungs) for case in cases])
+    steps = simulate_steps(found, int(found.microbatches), with_free_sends=True)
+    return _result(space, plan, found, costs, rungs, steps)
+
+
+def best_arrangement(options: list[Arranged]) -> Arranged:
+    """The first that fits with the least screen time; where none fits, the one that needs least memory."""
+    fitting = [option for option in options if option.fits]
+    if fitting:
+        return min(fitting, key=lambda option: option.screen_s)
+    return min(options, key=lambda option: option.peak_bytes)
+
+
+def _result(
+    space: Space, plan: Plan, found: Arranged, costs: Mapping[Kind, LayerCost], rungs: Ladder, steps: Steps
+) -> PlanResult:
+    step = float(steps.step_s[0])
+    tokens = space.job.gbs * space.job.seq_len / step / space.devices
+    flop = flop_per_token(space.model, space.job.seq_len, space.job.mtp)
+    peak = space.cluster.device.peak_flop_per_s
+    stages = _stages(space, plan, found, rungs, steps)
+    busiest = max(range(len(stages)), key=lambda i: stages[i].busy_s + stages[i].tail_s)
+    role = found.stages[found.case.layout.role_of_stage[busiest]]
+    return PlanResult(
+        plan=plan,
+        arrangement=_arrangement(found, rungs),
+        microbatches=int(found.microbatches),
+        step_time_s=step,
+        bound_s=float(found.bound_s),
+        screen_s=float(found.screen_s),
+        tokens_per_s_per_device=tokens,
+        mfu_frac=tokens * flop / peak,
+        mfu_peak_flop_per_s=peak,
+        flop_convention=FLOP_CONVENTION,
+        peak_memory_bytes=float(found.peak_bytes),
+        usable_memory_bytes=space.cluster.device.usable_bytes,
+        fits=bool(found.fits),
+        stages=stages,
+        time_terms=_time_terms(found, role, stages[busiest], costs, steps),
+        busiest_stage=busiest,
+        ideal_step_time_s=_ideal_s(found, costs),
+    )
+
+
+def _ideal_s(found: Arranged, costs: Mapping[Kind, LayerCost]) -> float:
+    """Compute of the whole model spread evenly over the stages, nothing repeated, nothing waited for."""
+    each = {
+        kind: sum(cost.forward_terms[name] + cost.backward_terms[name] for name in ENGINE_WORDS)
+        for kind, cost in costs.items()
+    }
+    whole = sum(
+        len(stage.role.stages) * sum(stage.role.count(kind) * each[kind] for kind in stage.role.kinds)
+        for stage in found.stages
+    )
+    return float(found.microbatches * whole / found.case.layout.pp)
+
+
+def modules_on(rungs: Ladder, rung: int) -> tuple[str, ...]:
+    """Names of the modules that a stage on a rung rebuilds; all of them together are `full`."""
+    count = rungs.lowest + rung
+    modules = [Module(int(place)) for place in rungs.order[:count]]
+    if Module.FULL in modules:
+        return (MODULE_WORDS[Module.FULL],)
+    return tuple(MODULE_WORDS[module] for module in sorted(modules))
+
+
+def _arrangement(found: Arranged, rungs: Ladder) -> Arrangement:
+    layout = found.case.layout
+    per_role = [
+        tuple(name for name in modules_on(rungs, int(stage.memory.rung)) if _has_rows(name, stage))
+        for stage in found.stages
+    ]
+    return Arrangement(
+        layout=layout.notation,
+        layout_rule=found.case.rule,
+        recompute=tuple(per_role[role] for role in layout.role_of_stage),
+    )
+
+
+_DENSE_ONLY = {Module.MLP, Module.MLP_ACT}
+_SPARSE_ONLY = {Module.MOE, Module.MOE_ACT, Module.SHARED_EXPERTS}
+
+
+def _has_rows(name: str, stage: StageCost) -> bool:
+    """Whether a stage holds layers in which there is something of a module to rebuild."""
+    module = Module[name.upper()]
+    dense = stage.role.count(Kind.DENSE) > 0
+    sparse = stage.role.count(Kind.SPARSE) + stage.role.count(Kind.MTP) > 0
+    if module in _DENSE_ONLY:
+        return dense
+    return sparse if module in _SPARSE_ONLY else dense or sparse
+
+
+def _stages(
+    space: Space, plan: Plan, found: Arranged, rungs: Ladder, steps: Steps
+) -> tuple[StageResult, ...]:
+    layout, recompute = found.case.layout, _arrangement(found, rungs).recompute
+    slots = expand(layout.notation)
+    lost = 1.0 - space.cluster.fragmentation_frac
+    out = []
+    for stage in range(layout.pp):
+        cost = found.stages[layout.role_of_stage[stage]]
+        out.append(
+            StageResult(
+                stage=stage,
+                layers=tuple(slots[stage :: layout.pp]),
+                recompute=recompute[stage],
+                busy_s=float(stage_work_s_of(found, cost, stage)),
+                finish_s=float(steps.finish_s[stage, 0]),
+                tail_s=float(cost.tail.seconds),
+                peak_bytes=float(cost.memory.allocated_bytes) / lost,
+                memory_terms=_memory(space, plan, found, rungs, cost),
+            )
+        )
+    return tuple(out)
+
+
+def _memory(space: Space, plan: Plan, found: Arranged, rungs: Ladder, cost: StageCost) -> dict[str, float]:
+    limits = budget(space.machine, space.job, plan, plan.pp, boundary_bytes(space.model, space.job, plan))
+    moments = live_layers(found.case.shape(found.case.live_microbatches), cost.role, found.microbatches)
+    terms = memory_terms(
+        space.machine, space.job, plan, cost.role, rungs, moments, cost.params, cost.memory, limits
+    )
+    return {name: float(value) for name, value in terms.items()}
+
+
+def _time_terms(
+    found: Arranged, cost: StageCost, stage: StageResult, costs: Mapping[Kind, LayerCost], steps: Steps
+) -> dict[str, float]:
+    """The step on its busiest stage. What merged passes hide is not in it; what they do not hide is counted as
+    expert exchange."""
+    each = found.microbatches
+    names = (*ENGINE_WORDS, "launch", "tensor_parallel")
+    terms = {
+        name: each
+        * sum(
+            cost.role.count(kind) * (costs[kind].forward_terms[name] + costs[kind].backward_terms[name])
+            for kind in cost.role.kinds
+        )
+        for name in names
+    }
+    terms["recompute"] = each * sum(cost.role.count(kind) * cost.extra[kind].busy for kind in cost.role.kinds)
+    terms["expert_exchange"] = max(stage.busy_s - sum(terms.values()), 0.0)
+    tail = cost.tail
+    terms |= {
+        name: getattr(tail, name) for name in ("grad_sync", "param_sync", "optimizer", "shared_weights")
+    }
+    assert steps.without_sends_s is not None
+    step = float(steps.step_s[0])
+    terms["pipeline_send"] = step - float(steps.without_sends_s[0])
+    terms["bubble"] = step - sum(terms.values())
+    return {name: float(terms[name]) for name in TIME_TERMS}

@@ -1,0 +1,72 @@
+"""The simulation of arranged plans: slot times from stage costs, the program of their shape, the step it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autodeploy.schedule.program import compile_program
+from autodeploy.schedule.simulate import simulate
+from autodeploy.search.arrange import Arranged
+from autodeploy.spec.plan import Overlap
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steps:
+    """Simulated steps of K plans of one shape."""
+
+    step_s: np.ndarray
+    """[K]"""
+    finish_s: np.ndarray
+    """[pp, K] when each stage ends its last op."""
+    without_sends_s: np.ndarray | None = None
+    """[K] the step if messages between stages took no time; on request."""
+
+
+def simulate_steps(arranged: Arranged, microbatches: int, *, with_free_sends: bool = False) -> Steps:
+    """Step time of arranged plans that share the number of microbatches: pipeline, then the tail of every stage."""
+    program = compile_program(arranged.case.shape(microbatches))
+    forward, backward = _slot_times(arranged, "forward"), _slot_times(arranged, "backward")
+    plans = forward.shape[1]
+    merged = _merged_times(arranged, plans) if arranged.case.overlap == Overlap.PAIR else None
+    sends = np.broadcast_to(np.asarray(arranged.send_s, dtype=float), (plans,))
+    tails = _per_stage(arranged, [stage.tail.seconds for stage in arranged.stages], plans)
+    finish = simulate(program, forward, backward, merged, sends)
+    free = None
+    if with_free_sends:
+        free = (simulate(program, forward, backward, merged, 0.0 * sends) + tails).max(axis=0)
+    return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish, without_sends_s=free)
+
+
+def _row(value: object, plans: int | None = None) -> np.ndarray:
+    row = np.atleast_1d(np.asarray(value, dtype=float))
+    return row if plans is None else np.broadcast_to(row, (plans,))
+
+
+def _plans(arranged: Arranged) -> int:
+    return len(_row(arranged.stages[0].backward[0].alone))
+
+
+def _per_stage(arranged: Arranged, per_role: list[object], plans: int) -> np.ndarray:
+    """[pp, K] from one entry per role."""
+    rows = [_row(value, plans) for value in per_role]
+    return np.stack([rows[role] for role in arranged.case.layout.role_of_stage])
+
+
+def _slot_times(arranged: Arranged, side: str) -> np.ndarray:
+    """[slots, K], slot = chunk * pp + stage."""
+    plans = _plans(arranged)
+    return np.concatenate([
+        _per_stage(arranged, [getattr(stage, side)[chunk].alone for stage in arranged.stages], plans)
+        for chunk in range(arranged.case.layout.vpp)
+    ])  # fmt: skip
+
+
+def _merged_times(arranged: Arranged, plans: int) -> np.ndarray:
+    """[pp, vpp, vpp, K]"""
+    per_role = [
+        np.stack([np.stack([_row(time, plans) for time in row]) for row in stage.merged_s()])
+        for stage in arranged.stages
+    ]
+    return np.stack([per_role[role] for role in arranged.case.layout.role_of_stage])
