@@ -42,7 +42,7 @@ def spec_error(path: str, problem: str, allowed: str = "", source: str = "") -> 
     return SpecError(Fault(path=path, problem=problem, allowed=allowed), source=source)
 
 
-class NoFeasiblePlan(AutodeployError):
+class NoFeasiblePlan(AutodeployError):  # noqa: N818 - an outcome, not a mistake
     """Everything asked for is legal but nothing fits in memory: the counts and the nearest miss."""
 
     def __init__(self, message: str, refused: dict[str, int]) -> None:
@@ -50,5 +50,5 @@ class NoFeasiblePlan(AutodeployError):
         super().__init__(message)
 
 
-class ScheduleDeadlock(AutodeployError):
+class ScheduleDeadlock(AutodeployError):  # noqa: N818 - the field's word
     """An order of operations in which some operation waits for ever: a bug in a schedule."""

@@ -55,11 +55,8 @@ def floor(value: Num) -> Num:
 
 def doublings(count: Num) -> Num:
     """How often 1 must be doubled to reach `count` (ceil of log2, exact): steps of a tree over `count` ranks."""
-    if isinstance(count, np.ndarray):
-        mantissa, exponent = np.frexp(count)
-        return (exponent - (mantissa == 0.5)).astype(float)  # noqa: PLR2004
-    mantissa, exponent = math.frexp(count)
-    return float(exponent - (mantissa == 0.5))
+    mantissa, exponent = np.frexp(count) if is_column(count) else math.frexp(count)
+    return 1.0 * (exponent - (mantissa == 0.5))
 
 
 def pick(index: Num, choices: Sequence[Num]) -> Num:

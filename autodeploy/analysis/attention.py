@@ -6,7 +6,16 @@ Rows and shapes: physics 4.2; sequence-parallel traffic: physics 6.3 (arXiv 2205
 from __future__ import annotations
 
 from autodeploy.analysis.ops import (
-    Engine, Group, Module, Op, Row, Shard, Tokens, Transfer, matmul, vector,
+    Engine,
+    Group,
+    Module,
+    Op,
+    Row,
+    Shard,
+    Tokens,
+    Transfer,
+    matmul,
+    vector,
 )  # fmt: skip
 from autodeploy.numeric import Num, maximum
 from autodeploy.spec.model import GQA, MLA, Model

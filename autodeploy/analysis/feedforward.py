@@ -9,7 +9,16 @@ from dataclasses import replace
 
 from autodeploy.analysis.attention import BF16, bias, gather, norm, residual, sandwich, scatter
 from autodeploy.analysis.ops import (
-    Engine, Group, Module, Op, Row, Shard, Tokens, Transfer, matmul, vector,
+    Engine,
+    Group,
+    Module,
+    Op,
+    Row,
+    Shard,
+    Tokens,
+    Transfer,
+    matmul,
+    vector,
 )  # fmt: skip
 from autodeploy.numeric import Num
 from autodeploy.spec.model import Model, MoE
@@ -18,9 +27,7 @@ ROW_MAP_BYTES = 8.0
 """Row-id map of the permutation, per token and expert (4..8; the published list takes 8)."""
 
 
-def _activation(
-    name: str, model: Model, tokens: Num, width: Num, module: Module, rows: tuple[Row, ...]
-) -> Op:
+def _activation(name: str, model: Model, tokens: Num, width: Num, module: Module, rows: tuple[Row, ...]) -> Op:
     """SwiGLU reads 2f and writes f (backward: reads 3f, writes 2f); GELU reads and writes f."""
     forward, backward = (3.0, 5.0) if model.gated else (2.0, 3.0)
     traffic = BF16 * tokens * width
@@ -78,9 +85,7 @@ def _router(h: int, moe: MoE, t: Tokens) -> Op:
         Row(name="router probabilities", bytes=BF16 * t.part * moe.experts, module=Module.MOE),
         Row(name="row-id map", bytes=ROW_MAP_BYTES * t.part * moe.experts, module=Module.MOE),
     )
-    return matmul(
-        "router", t.part, moe.experts, h, shard=Shard.REPLICATED, module=Module.MOE, rows=rows, counted=False
-    )
+    return matmul("router", t.part, moe.experts, h, shard=Shard.REPLICATED, module=Module.MOE, rows=rows, counted=False)
 
 
 def _routed(model: Model, moe: MoE, t: Tokens, combine_saved: bool) -> list[Op]:

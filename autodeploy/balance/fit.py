@@ -9,7 +9,13 @@ import numpy as np
 
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.memory import (
-    Moments, activation_bytes, boundary_buffers, bytes_per_param, communicator_bytes, resident_terms, transient_bytes,
+    Moments,
+    activation_bytes,
+    boundary_buffers,
+    bytes_per_param,
+    communicator_bytes,
+    resident_terms,
+    transient_bytes,
 )  # fmt: skip
 from autodeploy.numeric import Num, is_column, minimum, where
 from autodeploy.schedule.orders import Shape, live_chunks, pareto_maxima, warm_up
@@ -77,9 +83,7 @@ def _live_layers(shape: Shape, role: Role) -> Moments:
     return tuple(tuple(zip(role.kinds, vector, strict=True)) for vector in pareto_maxima(vectors))
 
 
-def fit_stage(
-    limits: Budget, role: Role, ladder: Ladder, moments: Moments, params: tuple[Num, Num]
-) -> StageMemory:
+def fit_stage(limits: Budget, role: Role, ladder: Ladder, moments: Moments, params: tuple[Num, Num]) -> StageMemory:
     """Climb the ladder while the stage is over the device; the highest rung stands if none fits."""
     dense, experts = limits.bytes_per_param
     fixed = dense * params[0] + experts * params[1] + limits.communicators + limits.boundary
@@ -102,9 +106,7 @@ def _as_index(rung: Num, like: Num) -> Num:
 
 
 def _rung_bytes(ladder: Ladder, role: Role, moments: Moments, rung: int) -> Num:
-    return activation_bytes(ladder.kept_bytes, moments, rung) + transient_bytes(
-        ladder.transient_bytes, role, rung
-    )
+    return activation_bytes(ladder.kept_bytes, moments, rung) + transient_bytes(ladder.transient_bytes, role, rung)
 
 
 def memory_terms(

@@ -55,9 +55,7 @@ class Ladder:
         """What standing on a rung adds to the backward pass of a layer."""
         if self.index is None:
             return Load(*(column[int(rung)] for column in self.extra[kind]))
-        return Load(
-            *(column[rung, self.index] if is_column(column) else column[0] for column in self.extra[kind])
-        )
+        return Load(*(column[rung, self.index] if is_column(column) else column[0] for column in self.extra[kind]))
 
 
 def parse_policy(text: str) -> tuple[Module, ...] | None:
@@ -82,9 +80,7 @@ def present_modules(costs: Mapping[Kind, LayerCost]) -> tuple[Module, ...]:
     )
 
 
-def ladder(
-    costs: Mapping[Kind, LayerCost], counts: Mapping[Kind, int], policy: str, overlap: Overlap
-) -> Ladder:
+def ladder(costs: Mapping[Kind, LayerCost], counts: Mapping[Kind, int], policy: str, overlap: Overlap) -> Ladder:
     """The ladder of a policy. Order: seconds per byte over the whole model, FULL always last.
 
     Merged passes hold the all-to-all buffers of two microbatches.

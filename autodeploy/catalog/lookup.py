@@ -6,9 +6,9 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from autodeploy.errors import SpecError, spec_error
+from autodeploy.errors import Fault, SpecError, spec_error
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.files import parse, read_mapping
 from autodeploy.spec.model import Model
@@ -49,8 +49,8 @@ def unknown(cls: type, name: str) -> SpecError:
 def load_space(path: Path, gbs: int | None = None) -> Space:
     """A space file with its model, cluster and target resolved; `gbs` overrides the file's."""
     asked = parse(SpaceFile, read_mapping(path), source=str(path))
-    faults = []
-    found: dict[str, Model | Cluster | Target] = {}
+    faults: list[Fault] = []
+    found: dict[str, Any] = {}
     for cls, key in ((Model, "model"), (Cluster, "cluster"), (Target, "target")):
         try:
             found[key] = load(cls, getattr(asked, key))
@@ -59,13 +59,11 @@ def load_space(path: Path, gbs: int | None = None) -> Space:
     if faults:
         raise SpecError(*faults, source=str(path))
     job = replace(asked.job, gbs=gbs) if gbs is not None else asked.job
-    model, cluster, target = found["model"], found["cluster"], found["target"]
-    assert isinstance(model, Model) and isinstance(cluster, Cluster) and isinstance(target, Target)
     return Space(
         name=asked.name or path.stem,
-        model=model,
-        cluster=cluster,
-        target=target,
+        model=found["model"],
+        cluster=found["cluster"],
+        target=found["target"],
         devices=asked.devices,
         job=job,
         plan=asked.plan,

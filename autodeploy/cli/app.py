@@ -17,9 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-GbsOption = Annotated[
-    int | None, typer.Option("--gbs", min=1, help="Sequences per step, instead of the file's.")
-]
+GbsOption = Annotated[int | None, typer.Option("--gbs", min=1, help="Sequences per step, instead of the file's.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="The answer as JSON on stdout.")]
 
 
@@ -49,9 +47,7 @@ def search(
     out: Annotated[Path | None, typer.Option(help="Keep the answer as a plan document (JSON).")] = None,
     gbs: GbsOption = None,
     engine: Annotated[str, typer.Option(help="How to search: exact.")] = "exact",
-    seed: Annotated[
-        int, typer.Option(min=0, help="Kept with the answer; the exact engine draws no numbers.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Kept with the answer; the exact engine draws no numbers.")] = 0,
     timeout: Annotated[
         float | None, typer.Option(min=0.0, help="Seconds after which to stop and state the gap.")
     ] = None,
@@ -60,17 +56,13 @@ def search(
     """Rank the parallel plans of a space."""
     from autodeploy.cli.search import run_search
 
-    return run_search(
-        space, top=top, out=out, gbs=gbs, engine=engine, seed=seed, timeout_s=timeout, as_json=json
-    )
+    return run_search(space, top=top, out=out, gbs=gbs, engine=engine, seed=seed, timeout_s=timeout, as_json=json)
 
 
 @app.command()
 @guarded
 def explain(
-    plan: Annotated[
-        str, typer.Argument(metavar="PLAN", help="FILE, FILE#RANK, or a short form with --space.")
-    ],
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="FILE, FILE#RANK, or a short form with --space.")],
     space: Annotated[Path | None, typer.Option(help="Space file of a short form.")] = None,
     gbs: GbsOption = None,
     json: JsonOption = False,

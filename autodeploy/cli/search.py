@@ -59,9 +59,7 @@ def _with_progress(space: Space, top: int, timeout_s: float | None, started: flo
 
     if lines.is_terminal:
         with Status("", console=lines) as status:
-            outcome = search_exact(
-                space, top=top, timeout_s=timeout_s, report=lambda p: _show(status, p, elapsed())
-            )
+            outcome = search_exact(space, top=top, timeout_s=timeout_s, report=lambda p: _show(status, p, elapsed()))
     else:
         outcome = search_exact(space, top=top, timeout_s=timeout_s)
     last.stage, last.candidates = "done", outcome.enumeration.candidates
@@ -79,9 +77,7 @@ def _show(status: Status, progress: Progress, elapsed_s: float) -> None:
     status.update(progress_line(progress, elapsed_s))
 
 
-def _document(
-    space: Space, outcome: Outcome, results: list[PlanResult], seed: int, wall_s: float
-) -> dict[str, Any]:
+def _document(space: Space, outcome: Outcome, results: list[PlanResult], seed: int, wall_s: float) -> dict[str, Any]:
     found = outcome.enumeration
     facts = {
         "candidates": found.candidates,

@@ -129,9 +129,7 @@ def _layer(cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], t
     )
 
 
-def _pass(
-    cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], side: int
-) -> tuple[dict[str, Num], Load]:
+def _pass(cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], side: int) -> tuple[dict[str, Num], Load]:
     """Terms and load of a forward (side 0) or backward (1) pass. The host must launch every kernel: a floor under
     the engines."""
     mine = [(op, costs[id(op)]) for op in ops]

@@ -31,9 +31,7 @@ def forward_loads(role: Role, costs: Mapping[Kind, LayerCost]) -> tuple[Load, ..
     return _chunk_loads(role, {kind: costs[kind].forward for kind in role.kinds})
 
 
-def backward_loads(
-    role: Role, costs: Mapping[Kind, LayerCost], extra: Mapping[Kind, Load]
-) -> tuple[Load, ...]:
+def backward_loads(role: Role, costs: Mapping[Kind, LayerCost], extra: Mapping[Kind, Load]) -> tuple[Load, ...]:
     """Per chunk of a stage, with what its recompute repeats."""
     return _chunk_loads(role, {kind: costs[kind].backward.plus(extra[kind]) for kind in role.kinds})
 

@@ -50,12 +50,12 @@ TIME: tuple[Term, ...] = (
     ),
     Term(
         name="recompute", meaning="forward work repeated in the backward pass",
-        formula="sum over rebuilt modules of their forward time", source="arXiv 2205.05198; Megatron-LM recompute-modules",
+        formula="sum over rebuilt modules of their forward time", source="arXiv 2205.05198; Megatron-LM",
         inputs=_PEAK,
     ),
     Term(
         name="tensor_parallel", meaning="all-gathers and reduce-scatters of tensor parallelism, never hidden",
-        formula="(m-1)/m S / B_node + (N-1)/N S/m / B_fabric + latency", source="arXiv 2205.05198 section 4; nccl-tests PERFORMANCE.md",
+        formula="(m-1)/m S / B_node + (N-1)/N S/m / B_fabric + latency", source="arXiv 2205.05198; nccl-tests docs",
         inputs=_LINKS,
     ),
     Term(
@@ -105,12 +105,13 @@ MEMORY: tuple[Term, ...] = (
     ),
     Term(
         name="activations", meaning="rows of all live microbatches",
-        formula="max over moments of sum of live layers x rows kept", source="Megatron-MoE-ModelZoo deepseek_mem_estimate.py; Megatron-LM schedules.py",
+        formula="max over moments of sum of live layers x rows kept",
+        source="Megatron-MoE-ModelZoo deepseek_mem_estimate.py; Megatron-LM schedules.py",
         inputs=("profile.logit_saved_bytes", "profile.combine_saved"),
     ),
     Term(
         name="transient", meaning="one layer's backward pass, rows rebuilt, exchange and p2p buffers",
-        formula="max over layers (gradients + rebuilt + buffers) + 4 n h", source="peak decomposition, arXiv 2502.07846",
+        formula="max over layers (gradients + rebuilt + buffers) + 4 n h", source="arXiv 2502.07846",
         inputs=("profile.logit_transient_bytes",),
     ),
     Term(

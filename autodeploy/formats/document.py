@@ -21,7 +21,13 @@ from autodeploy.spec.files import parse, read_mapping
 from autodeploy.spec.job import Job
 from autodeploy.spec.model import Model
 from autodeploy.spec.plan import (
-    DISPATCH_WORDS, OVERLAP_WORDS, SCHEDULE_WORDS, Dispatch, Overlap, Plan, Schedule,
+    DISPATCH_WORDS,
+    OVERLAP_WORDS,
+    SCHEDULE_WORDS,
+    Dispatch,
+    Overlap,
+    Plan,
+    Schedule,
 )  # fmt: skip
 from autodeploy.spec.space import PlanValues, Space
 from autodeploy.spec.target import Target
@@ -149,11 +155,9 @@ def read_document(path: Path) -> dict[str, Any]:
     written = data.get("schema_version")
     if not isinstance(written, str) or not isinstance(data.get("plans"), list):
         raise spec_error("schema_version", "not a plan document of autodeploy", source=str(path))
-    if written.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
-        known = f"{SCHEMA_VERSION.split('.')[0]}.x"
-        raise spec_error(
-            "schema_version", f"{written!r} is not one this version reads", known, source=str(path)
-        )
+    if written.split(".")[0] != SCHEMA_VERSION.split(".", maxsplit=1)[0]:
+        known = f"{SCHEMA_VERSION.split('.', maxsplit=1)[0]}.x"
+        raise spec_error("schema_version", f"{written!r} is not one this version reads", known, source=str(path))
     return data
 
 

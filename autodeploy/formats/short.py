@@ -13,7 +13,14 @@ from typing import Any
 
 from autodeploy.errors import Fault, SpecError
 from autodeploy.spec.plan import (
-    DISPATCH_WORDS, LAYOUT_RULES, OVERLAP_WORDS, SCHEDULE_WORDS, Dispatch, Overlap, Plan, Schedule,
+    DISPATCH_WORDS,
+    LAYOUT_RULES,
+    OVERLAP_WORDS,
+    SCHEDULE_WORDS,
+    Dispatch,
+    Overlap,
+    Plan,
+    Schedule,
 )  # fmt: skip
 
 ORDER = (

@@ -119,9 +119,9 @@ _ROWS: tuple[tuple[str, str, str, Predicate | None], ...] = (
     ("V02", "devices must be a multiple of etp x ep x pp", f"{_MEGATRON} core/parallel_state.py", _v02),
     ("V20", "attention heads must divide by tp", f"{_MEGATRON} core/transformer/transformer_config.py", _v20),
     ("V21", "kv heads must divide by tp, or tp by kv heads", f"{_MEGATRON} transformer_config.py", _v21),
-    ("V25", "feed-forward widths must divide by tp, expert width by etp", f"{_MEGATRON} tensor_parallel/layers.py", _v25),
+    ("V25", "feed-forward widths must divide by tp, expert width by etp", f"{_MEGATRON} layers.py", _v25),
     ("V31", "the sequence must divide by 2 x cp, and by cp x tp under sp", f"{_MEGATRON} schedules.py", _v31),
-    ("V66", "interleaving needs microbatches in whole groups of pp", f"{_MEGATRON} pipeline_parallel/schedules.py", _v66),
+    ("V66", "interleaving needs microbatches in whole groups of pp", f"{_MEGATRON} schedules.py", _v66),
     ("V90", "gbs must be a multiple of mbs x dp", f"{_MEGATRON} core/num_microbatches_calculator.py", _v90),
     ("V100", "routed experts must divide by ep; ep and etp need experts", f"{_MEGATRON} arguments.py", _v100),
     ("N01", "devices must be whole nodes, or less than one", "arithmetic", _n01),
@@ -133,6 +133,4 @@ _ROWS: tuple[tuple[str, str, str, Predicate | None], ...] = (
     ("P05", "sequence parallelism needs tp > 1", f"{_MEGATRON} model_parallel_config.py (V26)", _p05),
 )  # fmt: skip
 
-RULES: dict[str, Rule] = {
-    id: Rule(id=id, text=text, source=source, holds=holds) for id, text, source, holds in _ROWS
-}
+RULES: dict[str, Rule] = {id: Rule(id=id, text=text, source=source, holds=holds) for id, text, source, holds in _ROWS}

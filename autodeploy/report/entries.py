@@ -61,9 +61,7 @@ def model_table(model: Model) -> Table:
             text = f"{value:,.0f} ({format_count(value)})" if isinstance(value, float) else str(value)
             table.add_row(key, text)
     counts = kind_counts(model, mtp=True)
-    table.add_row(
-        "layers by kind", ", ".join(f"{count} {kind.name.lower()}" for kind, count in counts.items())
-    )
+    table.add_row("layers by kind", ", ".join(f"{count} {kind.name.lower()}" for kind, count in counts.items()))
     table.add_row("counts", "total and active without MTP; active without the input embedding")
     for key, text in model.sources.items():
         table.add_row(f"source {key}", text)
@@ -78,9 +76,10 @@ def clusters_table(clusters: Sequence[Cluster]) -> Table:
     for name in ("peak TF", "usable GiB", "HBM GB/s", "node", "fabric GB/s"):
         table.add_column(name, justify="right")
     for c in clusters:
+        node = f"{c.node.size} x {c.node.link_bytes_per_s / GIGA:g} {c.node.topology}"
         table.add_row(
             c.name, c.title, f"{c.device.peak_flop_per_s / TERA:g}", f"{c.device.usable_bytes / GIB:.2f}",
-            f"{c.device.hbm_bytes_per_s / GIGA:g}", f"{c.node.size} x {c.node.link_bytes_per_s / GIGA:g} {c.node.topology}",
+            f"{c.device.hbm_bytes_per_s / GIGA:g}", node,
             f"{c.fabric.link_bytes_per_s / GIGA:g}",
         )  # fmt: skip
     return table

@@ -32,9 +32,7 @@ def evidence_text(space: Space, term: Term) -> str:
     return f"{kind.name.lower()}: {key}"
 
 
-def explanation(
-    space: Space, result: PlanResult, chosen: Mapping[str, Any], other: PlanResult | None
-) -> Group:
+def explanation(space: Space, result: PlanResult, chosen: Mapping[str, Any], other: PlanResult | None) -> Group:
     """Everything that `explain` prints."""
     parts: list[RenderableType] = [_headline(space, result, chosen)]
     parts += [_time_table(space, result), _memory_table(space, result), _stage_table(result)]
@@ -147,18 +145,14 @@ def _difference_table(space: Space, result: PlanResult, other: PlanResult) -> Ta
     ratio = other.step_time_s / result.step_time_s
     word = "faster" if ratio >= 1.0 else "slower"
     factor = ratio if ratio >= 1.0 else 1.0 / ratio
-    title = (
-        f"Against {short_form(other.plan, varying(space))}: {factor:.3f} x {word}; {_changed(result, other)}"
-    )
+    title = f"Against {short_form(other.plan, varying(space))}: {factor:.3f} x {word}; {_changed(result, other)}"
     table = Table(title=title, title_justify="left")
     table.add_column("term")
     for name in ("this plan", "that plan", "difference"):
         table.add_column(name, justify="right")
     for name, here, there in differences(result, other):
         table.add_row(name, format_seconds(here), format_seconds(there), f"{here - there:+.3f} s")
-    table.add_row(
-        "peak memory", format_bytes(result.peak_memory_bytes), format_bytes(other.peak_memory_bytes)
-    )
+    table.add_row("peak memory", format_bytes(result.peak_memory_bytes), format_bytes(other.peak_memory_bytes))
     return table
 
 
@@ -174,13 +168,9 @@ def _changed(result: PlanResult, other: PlanResult) -> str:
 
 def _assumptions(space: Space) -> Table:
     """Inputs that nobody has measured or published, numbered."""
-    table = Table(
-        title="Assumed inputs", title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0)
-    )
+    table = Table(title="Assumed inputs", title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
     assumed = [
-        (key, text)
-        for key, text in sources_of(space).items()
-        if weakest({key: text}, (key,))[0] is Evidence.ASSUMED
+        (key, text) for key, text in sources_of(space).items() if weakest({key: text}, (key,))[0] is Evidence.ASSUMED
     ]
     if space.model.moe:
         assumed.append(("job.expert_imbalance", f"stated: {space.job.expert_imbalance:g}"))

@@ -35,9 +35,7 @@ def recompute_text(result: PlanResult) -> str:
     if any("full" in modules for modules in result.arrangement.recompute):
         most = ("full",)
     where = (
-        ""
-        if busy == len(result.arrangement.recompute)
-        else f" ({busy} of {len(result.arrangement.recompute)} stages)"
+        "" if busy == len(result.arrangement.recompute) else f" ({busy} of {len(result.arrangement.recompute)} stages)"
     )
     return "+".join(most) + where
 
@@ -100,12 +98,11 @@ def verdict(outcome: Outcome) -> str:
     """How sure the ranking is."""
     arranged = len(outcome.enumeration.legal)
     if outcome.status == "optimal":
-        return (
-            f"optimal among {arranged:,} arranged plans ({outcome.simulated:,} simulated, the rest bounded)"
-        )
+        return f"optimal among {arranged:,} arranged plans ({outcome.simulated:,} simulated, the rest bounded)"
     if outcome.status == "infeasible":
         return f"none of {arranged:,} arranged plans fits"
-    return f"{outcome.status}: within {outcome.gap_frac:.1%} of the best of {arranged:,} arranged plans ({outcome.simulated:,} simulated)"
+    near = f"within {outcome.gap_frac:.1%} of the best of {arranged:,} arranged plans"
+    return f"{outcome.status}: {near} ({outcome.simulated:,} simulated)"
 
 
 def search_report(outcome: Outcome, results: Sequence[PlanResult]) -> Group:
@@ -115,9 +112,7 @@ def search_report(outcome: Outcome, results: Sequence[PlanResult]) -> Group:
                 f"{len(found.legal) - outcome.not_fitting:,} fit. Refused:")  # fmt: skip
     notes = [f"FLOP convention: {results[0].flop_convention}."] if results else []
     if results and outcome.space.model.moe:
-        notes.append(
-            f"Experts: busiest rank at {outcome.space.job.expert_imbalance:g} x the mean load (stated input)."
-        )
+        notes.append(f"Experts: busiest rank at {outcome.space.job.expert_imbalance:g} x the mean load (stated input).")
     notes.append("Nothing is calibrated on measured runs yet: trust the order more than the figures.")
     return Group(
         *([ranked_table(outcome.space, results)] if results else []),

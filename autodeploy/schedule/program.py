@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -74,7 +75,7 @@ def compile_program(shape: Shape) -> Program:
         f_sent=f_sent[order],
         b_from=place[b_from[order]],
         b_sent=b_sent[order],
-        levels=tuple((int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True)),
+        levels=tuple((int(a), int(b)) for a, b in pairwise(edges)),
         last=place[last],
     )
 
@@ -82,9 +83,7 @@ def compile_program(shape: Shape) -> Program:
 def _join(orders: list[RankOrder]) -> _Ops:
     ranks = np.concatenate([np.full(len(order.f_chunk), rank) for rank, order in enumerate(orders)])
     columns = [np.concatenate(column) for column in zip(*orders, strict=True)]
-    return _Ops(
-        rank=ranks, f_microbatch=columns[0], f_chunk=columns[1], b_microbatch=columns[2], b_chunk=columns[3]
-    )
+    return _Ops(rank=ranks, f_microbatch=columns[0], f_chunk=columns[1], b_microbatch=columns[2], b_chunk=columns[3])
 
 
 def _where_is(shape: Shape, ops: _Ops, microbatch: np.ndarray, chunk: np.ndarray) -> np.ndarray:
@@ -146,7 +145,5 @@ def _levels(before: np.ndarray, f_from: np.ndarray, b_from: np.ndarray, last: np
             done += i - at[rank]
             at[rank] = i
     if done < len(before_):
-        raise ScheduleDeadlock(
-            f"{len(before_) - done} ops never become ready, the first of each rank at {at}"
-        )
+        raise ScheduleDeadlock(f"{len(before_) - done} ops never become ready, the first of each rank at {at}")
     return np.array(level[1:])

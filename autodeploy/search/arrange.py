@@ -85,9 +85,7 @@ def microbatches_of(space: Space, plan: PlanLike) -> Num:
     return space.job.gbs / (plan.mbs * plan.dp)
 
 
-def arrange(
-    space: Space, case: Case, plan: PlanLike, costs: Mapping[Kind, LayerCost], ladder: Ladder
-) -> Arranged:
+def arrange(space: Space, case: Case, plan: PlanLike, costs: Mapping[Kind, LayerCost], ladder: Ladder) -> Arranged:
     """Memory, recompute, slot loads, tail, bound and screen time of plans that share a case."""
     common = _common(space, case, plan, costs, ladder)
     stages = tuple(_stage(common, role) for role in case.layout.roles)
@@ -120,9 +118,7 @@ class _Common:
     dp: DataParallel
 
 
-def _common(
-    space: Space, case: Case, plan: PlanLike, costs: Mapping[Kind, LayerCost], ladder: Ladder
-) -> _Common:
+def _common(space: Space, case: Case, plan: PlanLike, costs: Mapping[Kind, LayerCost], ladder: Ladder) -> _Common:
     boundary = boundary_bytes(space.model, space.job, plan)
     return _Common(
         space=space,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from autodeploy.errors import Fault, SpecError, spec_error
 from autodeploy.legality.rules import RULES
-from autodeploy.search.enumerate import broken_rules, enumerate_plans, field_values
+from autodeploy.search.enumerate import broken_rules, enumerate_plans, field_values, rules_to_blame
 from autodeploy.search.exact import search_exact
 from autodeploy.spec.plan import DISPATCH_WORDS, OVERLAP_WORDS, PLAN_FIELDS, Plan
-from autodeploy.spec.space import Space
+from autodeploy.spec.space import Space, with_values
 
 LISTED = (
     "tp",
@@ -51,7 +50,7 @@ def restricted(space: Space, given: Mapping[str, Any]) -> Space:
         held["dispatch"] = (DISPATCH_WORDS[int(given["dispatch"])],)
     if held.get("zero", (1,))[0] not in (0, 1):
         raise spec_error("zero", f"{given['zero']} is not costed yet", "0 1")
-    return replace(space, plan=replace(space.plan, **held))
+    return with_values(space, **held)
 
 
 def choose(space: Space, given: Mapping[str, Any]) -> Choice:
@@ -64,7 +63,7 @@ def choose(space: Space, given: Mapping[str, Any]) -> Choice:
     outcome = search_exact(narrowed, top=1)
     plans = outcome.screened.plans
     if not len(plans):
-        raise _no_legal_plan(narrowed, given, outcome.refused)
+        raise _no_legal_plan(narrowed, given)
     row = int(outcome.rows[0]) if len(outcome.rows) else int(np.argmin(outcome.screened.peak_bytes))
     plan = plans.row(row)
     values = field_values(space)
@@ -81,23 +80,20 @@ def _check_derived(space: Space, given: Mapping[str, Any]) -> None:
         if product != space.devices:
             problem = f"tp x pp x cp x dp = {product}, but there are {space.devices} devices (rule V01)"
             share = space.devices / (given["tp"] * given["pp"] * cp)
-            faults.append(
-                Fault(path="dp", problem=problem, allowed=f"{share:g}" if share.is_integer() else "")
-            )
+            faults.append(Fault(path="dp", problem=problem, allowed=f"{share:g}" if share.is_integer() else ""))
     if "schedule" in given and "vpp" in given and bool(given["schedule"]) != (given["vpp"] > 1):
         faults.append(Fault(path="schedule", problem=RULES["P04"].text + " (rule P04)"))
     if faults:
         raise SpecError(*faults)
 
 
-def _no_legal_plan(space: Space, given: Mapping[str, Any], refused: Mapping[str, int]) -> SpecError:
-    """Why nothing is legal: the rules that refuse what was given, with the legal values of one field at a time."""
+def _no_legal_plan(space: Space, given: Mapping[str, Any]) -> SpecError:
+    """Why nothing is legal: the rules that no candidate keeps (else all that refuse), and values that would do."""
     asked = " ".join(f"{name}={_plain(value)}" for name, value in given.items())
-    rules = [rule for rule, _ in Counter(refused).most_common()]
     allowed = _nearby(space, given)
     faults = [
         Fault(path=asked or "plan", problem=f"breaks {rule}: {RULES[rule].text}", allowed=allowed)
-        for rule in rules
+        for rule in rules_to_blame(space)
     ]
     return SpecError(*faults, source=space.name)
 
@@ -112,17 +108,13 @@ def _nearby(space: Space, given: Mapping[str, Any]) -> str:
     for name in ("mbs", "ep", "vpp", "tp", "pp"):
         if name not in given:
             continue
-        options = _degree_options(space, name)
-        opened = replace(space, plan=replace(space.plan, **{name: options}))
+        options = tuple(range(1, 9)) if name == "vpp" else tuple(2**i for i in range(9))
+        opened = with_values(space, **{name: options})
         legal = enumerate_plans(opened).legal
         values = sorted({int(value) for value in legal.columns[name]})
         if values:
             out.append(f"{name} {' '.join(map(str, values))}")
     return "; or ".join(out)
-
-
-def _degree_options(space: Space, name: str) -> tuple[int, ...]:
-    return tuple(2**i for i in range(9)) if name != "vpp" else tuple(range(1, 9))
 
 
 def check_plan(space: Space, plan: Plan) -> None:

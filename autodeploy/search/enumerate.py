@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,13 @@ from autodeploy.errors import Fault, SpecError, spec_error
 from autodeploy.legality.rules import RULES, Question
 from autodeploy.spec.layout import expand
 from autodeploy.spec.plan import (
-    DISPATCH_WORDS, LAYOUT_RULES, OVERLAP_WORDS, PLAN_FIELDS, Plan, PlanTable, table_of,
+    DISPATCH_WORDS,
+    LAYOUT_RULES,
+    OVERLAP_WORDS,
+    PLAN_FIELDS,
+    Plan,
+    PlanTable,
+    table_of,
 )  # fmt: skip
 from autodeploy.spec.space import Space
 
@@ -43,13 +50,10 @@ def field_values(space: Space) -> dict[str, tuple]:
         "pp": lambda: tuple(d for d in divisors(space.devices) if d <= model.layers + 2),
         "cp": lambda: divisors(space.devices),
         "ep": lambda: divisors(moe.experts) if moe else (1,),
-        "etp": lambda: (
-            tuple(d for d in divisors(moe.expert_width) if d <= space.cluster.node.size) if moe else (1,)
-        ),
+        "etp": lambda: tuple(d for d in divisors(moe.expert_width) if d <= space.cluster.node.size) if moe else (1,),
     }
     values = {
-        name: make() if getattr(plan, name) == "divisors" else getattr(plan, name)
-        for name, make in whole.items()
+        name: make() if getattr(plan, name) == "divisors" else getattr(plan, name) for name, make in whole.items()
     }
     values |= {name: getattr(plan, name) for name in ("vpp", "mbs", "zero", "layout", "recompute")}
     values["overlap"] = tuple(OVERLAP_WORDS.index(word) for word in plan.overlap)
@@ -83,9 +87,7 @@ def _word_faults(space: Space) -> list[Fault]:
         try:
             parse_policy(policy)
         except SpecError as error:
-            faults += [
-                Fault(path="plan.recompute", problem=f.problem, allowed=f.allowed) for f in error.faults
-            ]
+            faults += [Fault(path="plan.recompute", problem=f.problem, allowed=f.allowed) for f in error.faults]
     for layout in space.plan.layout:
         if layout in ("auto", *LAYOUT_RULES):
             continue
@@ -114,19 +116,38 @@ def enumerate_plans(space: Space) -> Enumeration:
     """All legal plans of a space. Raises `SpecError` when the space is faulty or too large."""
     check_space(space)
     table = _product(space)
-    question = Question(model=space.model, job=space.job, cluster=space.cluster, devices=space.devices)
     alive = np.ones(len(table), dtype=bool)
     refused: dict[str, int] = {}
-    for rule_id in space.target.rules:
-        rule = RULES.get(rule_id)
-        if rule is None:
-            raise spec_error("rules", f"unknown rule {rule_id!r}", " ".join(RULES), source=space.target.name)
-        holds = _layout_holds(space, table) if rule.holds is None else rule.holds(question, table)
+    for rule_id, holds in _verdicts(space, table):
         broken = alive & ~holds
         if broken.any():
             refused[rule_id] = int(broken.sum())
         alive &= holds
     return Enumeration(candidates=len(table), legal=table.rows(alive), refused=refused)
+
+
+def rules_to_blame(space: Space) -> list[str]:
+    """For a space with no legal plan: the rules that every candidate breaks; if there is none, all that any breaks."""
+    verdicts = list(_verdicts(space, _product(space)))
+    always = [rule_id for rule_id, holds in verdicts if not holds.any()]
+    return always or [rule_id for rule_id, holds in verdicts if not holds.all()]
+
+
+def broken_rules(space: Space, plan: Plan) -> list[str]:
+    """`id: text` of every rule of the target that a plan breaks, in the target's order."""
+    verdicts = _verdicts(space, table_of([plan]))
+    return [f"{rule_id}: {RULES[rule_id].text}" for rule_id, holds in verdicts if not holds.all()]
+
+
+def _verdicts(space: Space, table: PlanTable) -> Iterator[tuple[str, np.ndarray]]:
+    """(rule, where it holds) for every rule of the target, in its order."""
+    question = Question(model=space.model, job=space.job, cluster=space.cluster, devices=space.devices)
+    for rule_id in space.target.rules:
+        rule = RULES.get(rule_id)
+        if rule is None:
+            raise spec_error("rules", f"unknown rule {rule_id!r}", " ".join(RULES), source=space.target.name)
+        holds = _layout_holds(space, table) if rule.holds is None else rule.holds(question, table)
+        yield rule_id, np.broadcast_to(holds, (len(table),))
 
 
 def _product(space: Space) -> PlanTable:
@@ -163,24 +184,7 @@ def _layout_holds(space: Space, table: PlanTable) -> np.ndarray:
     first = np.zeros(len(unique), dtype=np.intp)
     first[where[::-1]] = np.arange(len(table))[::-1]
     found = [
-        bool(
-            candidates(
-                space.model, space.job, int(table.pp[i]), int(table.vpp[i]), table.text("layout", int(i))
-            )
-        )
+        bool(candidates(space.model, space.job, int(table.pp[i]), int(table.vpp[i]), table.text("layout", int(i))))
         for i in first
     ]
     return np.array(found, dtype=bool)[where]
-
-
-def broken_rules(space: Space, plan: Plan) -> list[str]:
-    """`id: text` of every rule of the target that a plan breaks, in the target's order."""
-    table = table_of([plan])
-    question = Question(model=space.model, job=space.job, cluster=space.cluster, devices=space.devices)
-    out = []
-    for rule_id in space.target.rules:
-        rule = RULES[rule_id]
-        holds = _layout_holds(space, table) if rule.holds is None else rule.holds(question, table)
-        if not bool(np.all(holds)):
-            out.append(f"{rule.id}: {rule.text}")
-    return out

@@ -32,9 +32,7 @@ def evaluate(space: Space, plan: Plan) -> PlanResult:
     rungs = ladder(costs, counts, plan.recompute, plan.overlap)
     cases = cases_of(space, plan)
     if not cases:
-        raise spec_error(
-            "plan", f"no layout for pp {plan.pp} x vpp {plan.vpp} by rule {plan.layout!r} (rule L01)"
-        )
+        raise spec_error("plan", f"no layout for pp {plan.pp} x vpp {plan.vpp} by rule {plan.layout!r} (rule L01)")
     found = best_arrangement([arrange(space, case, plan, costs, rungs) for case in cases])
     steps = simulate_steps(found, int(found.microbatches), with_free_sends=True)
     return _result(space, plan, found, costs, rungs, steps)
@@ -128,9 +126,7 @@ def _has_rows(name: str, stage: StageCost) -> bool:
     return sparse if module in _SPARSE_ONLY else dense or sparse
 
 
-def _stages(
-    space: Space, plan: Plan, found: Arranged, rungs: Ladder, steps: Steps
-) -> tuple[StageResult, ...]:
+def _stages(space: Space, plan: Plan, found: Arranged, rungs: Ladder, steps: Steps) -> tuple[StageResult, ...]:
     layout, recompute = found.case.layout, _arrangement(found, rungs).recompute
     slots = expand(layout.notation)
     lost = 1.0 - space.cluster.fragmentation_frac
@@ -155,9 +151,7 @@ def _stages(
 def _memory(space: Space, plan: Plan, found: Arranged, rungs: Ladder, cost: StageCost) -> dict[str, float]:
     limits = budget(space.machine, space.job, plan, plan.pp, boundary_bytes(space.model, space.job, plan))
     moments = live_layers(found.case.shape(found.case.live_microbatches), cost.role, found.microbatches)
-    terms = memory_terms(
-        space.machine, space.job, plan, cost.role, rungs, moments, cost.params, cost.memory, limits
-    )
+    terms = memory_terms(space.machine, space.job, plan, cost.role, rungs, moments, cost.params, cost.memory, limits)
     return {name: float(value) for name, value in terms.items()}
 
 
@@ -179,9 +173,7 @@ def _time_terms(
     terms["recompute"] = each * sum(cost.role.count(kind) * cost.extra[kind].busy for kind in cost.role.kinds)
     terms["expert_exchange"] = max(stage.busy_s - sum(terms.values()), 0.0)
     tail = cost.tail
-    terms |= {
-        name: getattr(tail, name) for name in ("grad_sync", "param_sync", "optimizer", "shared_weights")
-    }
+    terms |= {name: getattr(tail, name) for name in ("grad_sync", "param_sync", "optimizer", "shared_weights")}
     assert steps.without_sends_s is not None
     step = float(steps.step_s[0])
     terms["pipeline_send"] = step - float(steps.without_sends_s[0])

@@ -58,9 +58,12 @@ class Outcome:
 Report = Callable[[Progress], None]
 
 
-def search_exact(
-    space: Space, *, top: int = 20, timeout_s: float | None = None, report: Report = lambda progress: None
-) -> Outcome:
+def silent(progress: Progress) -> None:
+    """The report of a search that nobody watches."""
+    del progress
+
+
+def search_exact(space: Space, *, top: int = 20, timeout_s: float | None = None, report: Report = silent) -> Outcome:
     """Rank the plans of a space. `report` is called as the search goes on.
 
     Raises `SpecError` for a faulty space. An interrupt (Ctrl-C) during simulation ends the search with what is
@@ -112,9 +115,7 @@ class _Ranking:
     def threshold_s(self) -> float:
         """Step of the last place asked for: what is not below it cannot matter."""
         done = self.step_s[np.isfinite(self.step_s)]
-        return (
-            float(np.partition(done, self.top - 1)[self.top - 1]) if len(done) >= self.top else float("inf")
-        )
+        return float(np.partition(done, self.top - 1)[self.top - 1]) if len(done) >= self.top else float("inf")
 
     def next_batch(self) -> tuple[tuple[int, int], np.ndarray] | None:
         """The most promising shape and its rows worth simulating; None when all is proven."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from autodeploy.search.enumerate import divisors, enumerate_plans
 from autodeploy.search.evaluate import evaluate
 from autodeploy.search.result import PlanResult, StageResult
 from autodeploy.search.screen import Screened, screen
-from autodeploy.spec.space import Space
+from autodeploy.spec.plan import Plan
+from autodeploy.spec.space import Space, with_values
 from autodeploy.units import format_bytes
 
 
@@ -48,27 +50,21 @@ def _remedies(space: Space, result: PlanResult) -> Iterator[str]:
     """Physical changes, one at a time, that make a plan fit, cheapest first."""
     held = _held(space, result)
     if "fit" not in space.plan.recompute and result.plan.recompute != "fit":
-        fitted = _first_that_fits(replace(held, plan=replace(held.plan, recompute=("fit",))))
+        fitted = _first_that_fits(with_values(held, recompute=("fit",)))
         if fitted is not None:
             modules = max(evaluate(space, fitted).arrangement.recompute, key=len)
             yield "fits with recompute of " + " + ".join(modules)
     for name, options in _wider(space, result).items():
-        plan = _first_that_fits(
-            replace(held, plan=replace(held.plan, **{name: options, "recompute": ("fit",)}))
-        )
+        plan = _first_that_fits(with_values(held, **{name: options, "recompute": ("fit",)}))
         if plan is not None:
             yield f"fits with {name} {getattr(plan, name)}"
 
 
 def _held(space: Space, result: PlanResult) -> Space:
     """The space of that one plan's degrees."""
-    p = result.plan
-    one = {name: (getattr(p, name),) for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs", "zero")}
-    values = replace(
-        space.plan, **one, sp=None, overlap=("none",), dispatch=("flat",), layout=("auto",),
-        recompute=(p.recompute,),
-    )  # fmt: skip
-    return replace(space, plan=values)
+    names = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs", "zero", "recompute")
+    one: dict[str, Any] = {name: (getattr(result.plan, name),) for name in names}
+    return with_values(space, **one, sp=None, overlap=("none",), dispatch=("flat",), layout=("auto",))
 
 
 def _wider(space: Space, result: PlanResult) -> dict[str, tuple[int, ...]]:
@@ -84,7 +80,7 @@ def _wider(space: Space, result: PlanResult) -> dict[str, tuple[int, ...]]:
     return {name: values for name, values in options.items() if values}
 
 
-def _first_that_fits(space: Space):  # type: ignore[no-untyped-def]
+def _first_that_fits(space: Space) -> Plan | None:
     """The plan with the smallest product of degrees that fits, or None."""
     legal = enumerate_plans(space).legal
     if not len(legal):

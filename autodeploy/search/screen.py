@@ -100,9 +100,7 @@ def screen(space: Space, plans: PlanTable) -> Screened:
     )  # fmt: skip
 
 
-def arrange_rows(
-    space: Space, case: Case, plans: PlanTable, rows: np.ndarray, layers: LayerTable
-) -> Arranged:
+def arrange_rows(space: Space, case: Case, plans: PlanTable, rows: np.ndarray, layers: LayerTable) -> Arranged:
     """`arrange` for some rows of a table that share a case."""
     return arrange(space, case, plans.rows(rows), *layers.at(case, rows))
 
@@ -119,9 +117,7 @@ class _Columns:
         """A later layout replaces an earlier one if it fits where that did not, or is faster; where neither fits,
         if it needs less."""
         old_fits = self.fits[rows]
-        faster = np.where(
-            old_fits, found.screen_s < self.screen_s[rows], found.peak_bytes < self.peak_bytes[rows]
-        )
+        faster = np.where(old_fits, found.screen_s < self.screen_s[rows], found.peak_bytes < self.peak_bytes[rows])
         better = np.where(old_fits == found.fits, faster, found.fits)
         here = rows[better]
         self.case[here] = number

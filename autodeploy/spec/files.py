@@ -1,7 +1,8 @@
 """Files to values: TOML, YAML or JSON in, a spec out, or one `SpecError` with every fault of the file.
 
 Human units stand in the key (`hbm_gib`) and become SI (`hbm_bytes`) before the checks; faults name the key as
-it was written. pydantic reads the dataclasses strictly (as JSON, where lists are tuples): no unknown key, no silent conversion.
+it was written. pydantic reads the dataclasses strictly (as JSON, where lists are tuples): no unknown key, no
+silent conversion.
 """
 
 from __future__ import annotations
@@ -129,13 +130,12 @@ def _choose_attention(cls: type, data: Any, written: Mapping[Any, str]) -> tuple
     deeper = {key[1:]: name for key, name in written.items() if key[0] == "attention" and len(key) > 1}
     _, faults = _validate(form, attention, deeper)
     return data | {"attention": STAND_IN if faults else attention}, [
-        Fault(path=f"attention.{fault.path}", problem=fault.problem, allowed=fault.allowed)
-        for fault in faults
+        Fault(path=f"attention.{fault.path}", problem=fault.problem, allowed=fault.allowed) for fault in faults
     ]
 
 
 def _fault(cls: type, item: Any, written: Mapping[Any, str]) -> Fault:
-    location = _real_path(cls, item["loc"])
+    location = _real_path(item["loc"])
     path = _spell(location, written)
     kind, value = item["type"], item.get("input")
     if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
@@ -148,7 +148,7 @@ def _fault(cls: type, item: Any, written: Mapping[Any, str]) -> Fault:
     return Fault(path=path, problem=f"{item['msg'].removeprefix('Value error, ')}, not {value!r}")
 
 
-def _real_path(cls: type, location: tuple[str | int, ...]) -> tuple[str | int, ...]:
+def _real_path(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
     """Without the steps that pydantic adds for the branches of a union."""
     return tuple(step for step in location if isinstance(step, int) or _is_key(step))
 
@@ -180,7 +180,5 @@ def _field_names(cls: Any, location: tuple[str | int, ...]) -> list[str]:
 
 def with_human_units(name: str) -> list[str]:
     """Every spelling of an SI field that a file may use: `hbm_bytes` also as `hbm_gib`, `hbm_mib`, ..."""
-    human = [
-        name.removesuffix(si) + suffix for suffix, (si, _) in HUMAN_SUFFIXES.items() if name.endswith(si)
-    ]
+    human = [name.removesuffix(si) + suffix for suffix, (si, _) in HUMAN_SUFFIXES.items() if name.endswith(si)]
     return [name, *human]

@@ -105,6 +105,4 @@ def mtp_kind(model: Model) -> Kind:
 def present_kinds(model: Model, mtp: bool) -> tuple[Kind, ...]:
     """The kinds that occur in the model as it is trained."""
     layers = set(decoder_kinds(model)) | {Kind.EMBEDDING, Kind.HEAD}
-    return tuple(
-        kind for kind in KINDS if kind in layers or (kind is Kind.MTP and mtp and model.mtp_depth > 0)
-    )
+    return tuple(kind for kind in KINDS if kind in layers or (kind is Kind.MTP and mtp and model.mtp_depth > 0))

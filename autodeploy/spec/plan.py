@@ -118,9 +118,7 @@ def table_of(plans: Sequence[Plan]) -> PlanTable:
     words = {name: tuple(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in TEXTS}
     columns = {name: np.array([getattr(plan, name) for plan in plans], dtype=float) for name in DEGREES}
     columns |= {name: np.array([int(getattr(p, name)) for p in plans], dtype=np.int8) for name in CODES}
-    columns |= {
-        name: np.array([words[name].index(getattr(p, name)) for p in plans], dtype=np.int16) for name in TEXTS
-    }
+    columns |= {name: np.array([words[name].index(getattr(p, name)) for p in plans], dtype=np.int16) for name in TEXTS}
     return PlanTable(columns, words)
 
 

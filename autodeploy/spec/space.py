@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from autodeploy.spec.checks import Count
-
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.job import Job
 from autodeploy.spec.machine import Machine
@@ -68,3 +67,8 @@ class Space:
     def machine(self) -> Machine:
         """Cluster and profile."""
         return Machine(cluster=self.cluster, profile=self.target.profile)
+
+
+def with_values(space: Space, **values: Any) -> Space:
+    """The space with some plan fields held at other values."""
+    return replace(space, plan=replace(space.plan, **values))
