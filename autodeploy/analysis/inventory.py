@@ -11,13 +11,13 @@ from autodeploy.analysis.ops import Op, Tokens
 from autodeploy.numeric import where
 from autodeploy.spec.job import Job
 from autodeploy.spec.model import Kind, Model, decoder_kinds, mtp_kind, present_kinds
-from autodeploy.spec.plan import PlanLike
+from autodeploy.spec.plan import LayerLike
 from autodeploy.spec.target import Profile
 
 Inventory = Mapping[Kind, tuple[Op, ...]]
 
 
-def tokens_of(job: Job, plan: PlanLike) -> Tokens:
+def tokens_of(job: Job, plan: LayerLike) -> Tokens:
     """Token counts on a rank under a plan."""
     whole = 1.0 * plan.mbs * job.seq_len / plan.cp
     return Tokens(
@@ -32,7 +32,7 @@ def tokens_of(job: Job, plan: PlanLike) -> Tokens:
     )
 
 
-def inventory(model: Model, job: Job, profile: Profile, plan: PlanLike) -> Inventory:
+def inventory(model: Model, job: Job, profile: Profile, plan: LayerLike) -> Inventory:
     """Ops of every kind that the model has, per rank and microbatch."""
     return inventory_of(model, profile, tokens_of(job, plan), job.mtp)
 

@@ -74,6 +74,15 @@ def saved_bytes(ops: Iterable[Op], module: Module | None = None) -> Num:
     return total([row.bytes for op in ops for row in op.rows if module is None or row.module is module])
 
 
+def saved_by_module(ops: Iterable[Op]) -> tuple[Num, ...]:
+    """`saved_bytes` of every module, in their order."""
+    rows: list[list[Num]] = [[] for _ in Module]
+    for op in ops:
+        for row in op.rows:
+            rows[row.module].append(row.bytes)
+    return tuple(total(column) for column in rows)
+
+
 def grad_live_bytes(ops: Iterable[Op]) -> Num:
     """Gradients of the largest tensors that live together in a layer's backward pass (physics 4.6)."""
     return total([row.bytes for op in ops for row in op.rows if row.grad_live])

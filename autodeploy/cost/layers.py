@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from autodeploy.analysis.inventory import inventory
 from autodeploy.analysis.ops import REBUILDABLE, Engine, Group, Module, Op, Shard, Transfer
-from autodeploy.analysis.readings import grad_live_bytes, params, saved_bytes, transient_bytes
+from autodeploy.analysis.readings import grad_live_bytes, params, saved_by_module, transient_bytes
 from autodeploy.cost.collectives import Lanes, flat_lanes, gather_rates, hier_lanes, serial, span
 from autodeploy.cost.compute import kernels, op_s
 from autodeploy.cost.load import Load, sum_loads
@@ -17,7 +17,7 @@ from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.job import Job
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Kind, Model
-from autodeploy.spec.plan import Dispatch, PlanLike
+from autodeploy.spec.plan import Dispatch, LayerLike
 
 ENGINE_WORDS = tuple(engine.name.lower() for engine in Engine)
 PASS_TERMS = (*ENGINE_WORDS, "launch", "tensor_parallel", "expert_exchange")
@@ -55,7 +55,7 @@ class OpCost(NamedTuple):
     traffic: tuple[Load, Load] | None
 
 
-def layer_costs(model: Model, job: Job, machine: Machine, plan: PlanLike) -> dict[Kind, LayerCost]:
+def layer_costs(model: Model, job: Job, machine: Machine, plan: LayerLike) -> dict[Kind, LayerCost]:
     """The cost of every kind of layer in the model."""
     ops = inventory(model, job, machine.profile, plan)
     traffic = Traffic(model, job, machine.cluster, plan)
@@ -68,7 +68,7 @@ def layer_costs(model: Model, job: Job, machine: Machine, plan: PlanLike) -> dic
 class Traffic:
     """Load of a transfer under one plan (or a table)."""
 
-    def __init__(self, model: Model, job: Job, cluster: Cluster, plan: PlanLike) -> None:
+    def __init__(self, model: Model, job: Job, cluster: Cluster, plan: LayerLike) -> None:
         self.cluster = cluster
         self.top_k = model.moe.top_k if model.moe else 0
         self.plan = plan
@@ -118,8 +118,8 @@ def _layer(cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], t
     return LayerCost(
         forward=forward,
         backward=backward,
-        rebuild=tuple(_rebuild(ops, module, costs) for module in REBUILDABLE),
-        rows_bytes=tuple(saved_bytes(ops, module) for module in Module),
+        rebuild=_rebuild(ops, costs),
+        rows_bytes=saved_by_module(ops),
         working_bytes=maximum(grad_live_bytes(ops), transient_bytes(ops)) + gathered,
         exchange_bytes=total([op.exchange_bytes for op in ops]),
         dense_params=params(ops, Shard.TP) + params(ops, Shard.REPLICATED),
@@ -132,20 +132,27 @@ def _layer(cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], t
 def _pass(cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], side: int) -> tuple[dict[str, Num], Load]:
     """Terms and load of a forward (side 0) or backward (1) pass. The host must launch every kernel: a floor under
     the engines."""
-    mine = [(op, costs[id(op)]) for op in ops]
-    terms: dict[str, Num] = {
-        word: total([cost[side] for op, cost in mine if op.engine is engine])
-        for word, engine in zip(ENGINE_WORDS, Engine, strict=True)
-    }
+    mine = [costs[id(op)] for op in ops]
+    by_engine: list[list[Num]] = [[] for _ in Engine]
+    for op, cost in zip(ops, mine, strict=True):
+        by_engine[op.engine].append(cost[side])
+    terms: dict[str, Num] = {word: total(seconds) for word, seconds in zip(ENGINE_WORDS, by_engine, strict=True)}
     engines = total(list(terms.values()))
     launches = sum(kernels(op)[side] for op in ops)
     terms["launch"] = maximum(launches * cluster.device.issue_s - engines, 0.0)
-    traffic = sum_loads([cost.traffic[side] for _, cost in mine if cost.traffic])
+    traffic = sum_loads([cost.traffic[side] for cost in mine if cost.traffic])
     terms |= {"tensor_parallel": traffic.busy, "expert_exchange": traffic.exchange}
     return terms, traffic._replace(busy=traffic.busy + engines + terms["launch"])
 
 
-def _rebuild(ops: tuple[Op, ...], module: Module, costs: Mapping[int, OpCost]) -> Load:
-    mine = [costs[id(op)] for op in ops if op.module is module]
-    traffic = sum_loads([cost.traffic[0] for cost in mine if cost.traffic])
-    return traffic._replace(busy=traffic.busy + total([cost.forward_s for cost in mine]))
+def _rebuild(ops: tuple[Op, ...], costs: Mapping[int, OpCost]) -> tuple[Load, ...]:
+    """Forward load of the ops of every rebuildable module."""
+    mine: list[list[OpCost]] = [[] for _ in Module]
+    for op in ops:
+        mine[op.module].append(costs[id(op)])
+    return tuple(_forward_load(mine[module]) for module in REBUILDABLE)
+
+
+def _forward_load(costs: list[OpCost]) -> Load:
+    traffic = sum_loads([cost.traffic[0] for cost in costs if cost.traffic])
+    return traffic._replace(busy=traffic.busy + total([cost.forward_s for cost in costs]))

@@ -19,20 +19,20 @@ BF16 = 2.0
 
 
 def _chunk_loads(role: Role, loads: Mapping[Kind, Load]) -> tuple[Load, ...]:
-    """A pass through the layers of each slot of a stage."""
+    """A pass through each distinct chunk of a stage."""
     return tuple(
         sum_loads([loads[kind] if count == 1 else loads[kind].times(count) for kind, count in chunk])
-        for chunk in role.held
+        for chunk in role.distinct
     )
 
 
 def forward_loads(role: Role, costs: Mapping[Kind, LayerCost]) -> tuple[Load, ...]:
-    """Per chunk of a stage."""
+    """Per distinct chunk content of a stage."""
     return _chunk_loads(role, {kind: costs[kind].forward for kind in role.kinds})
 
 
 def backward_loads(role: Role, costs: Mapping[Kind, LayerCost], extra: Mapping[Kind, Load]) -> tuple[Load, ...]:
-    """Per chunk of a stage, with what its recompute repeats."""
+    """Per distinct chunk content of a stage, with what its recompute repeats."""
     return _chunk_loads(role, {kind: costs[kind].backward.plus(extra[kind]) for kind in role.kinds})
 
 

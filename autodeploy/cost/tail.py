@@ -10,6 +10,7 @@ from autodeploy.numeric import Num, is_column, maximum, where
 from autodeploy.spec.job import Job
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.plan import Overlap, PlanLike
+from autodeploy.spec.target import Profile
 
 OPTIMIZER_BYTES = 30.0
 """Per parameter and step: reads gradient (4), master and moments (12), writes these (12) and the weight (2)."""
@@ -39,16 +40,22 @@ class DataParallel:
     experts: Rates
     dense_shards: Num
     expert_shards: Num
+    grad_rounds: Num
+    """1 with a distributed optimizer (reduce-scatter), 2 without (all-reduce)."""
+    param_rounds: Num
+    """1 with a distributed optimizer (all-gather of its share), else 0."""
 
 
 def data_parallel(machine: Machine, plan: PlanLike) -> DataParallel:
     """The data-parallel groups of a plan."""
-    cluster = machine.cluster
+    cluster, sharded = machine.cluster, plan.zero >= 1
     return DataParallel(
         dense=gather_rates(cluster, span(cluster, plan.dp * plan.cp, plan.tp)),
         experts=gather_rates(cluster, span(cluster, plan.edp, plan.etp * plan.ep)),
-        dense_shards=where(plan.zero >= 1, plan.dp * plan.cp, 1.0),
-        expert_shards=where(plan.zero >= 1, plan.edp, 1.0),
+        dense_shards=where(sharded, plan.dp * plan.cp, 1.0),
+        expert_shards=where(sharded, plan.edp, 1.0),
+        grad_rounds=where(sharded, 1.0, 2.0),
+        param_rounds=where(sharded, 1.0, 0.0),
     )
 
 
@@ -61,18 +68,16 @@ def _dp_s(machine: Machine, dp: DataParallel, params: tuple[Num, Num], each_byte
     return seconds
 
 
-def _exposed(machine: Machine, plan: PlanLike, whole_s: Num, window_s: Num) -> Num:
+def _exposed(profile: Profile, overlap: Overlap, whole_s: Num, window_s: Num) -> Num:
     """What a pass of the last (first) microbatch does not hide; nothing hides under merged passes.
 
     Formula: max(T / buckets, T - window * (1 - 1/buckets))
     Source: physics 6.5; MindSpeed fb-overlap excludes overlap-grad-reduce.
     """
-    profile = machine.profile
-    if not profile.overlap_grad_reduce:
+    if overlap == Overlap.PAIR or not profile.overlap_grad_reduce:
         return whole_s
     piece = 1.0 / profile.grad_buckets
-    hidden = maximum(piece * whole_s, whole_s - (1.0 - piece) * window_s)
-    return where(plan.overlap == Overlap.PAIR, whole_s, hidden)
+    return maximum(piece * whole_s, whole_s - (1.0 - piece) * window_s)
 
 
 def optimizer_s(machine: Machine, dp: DataParallel, params: tuple[Num, Num]) -> Num:
@@ -86,19 +91,19 @@ def stage_tail(
     job: Job,
     plan: PlanLike,
     dp: DataParallel,
+    overlap: Overlap,
     params: tuple[Num, Num],
     windows: tuple[Num, Num],
     shared_params: Num,
 ) -> StageTail:
-    """Tail of a stage from its (dense, expert) parameters, the (forward, backward) seconds of one microbatch, and
-    the parameters of vocabulary matrices that it shares with another stage (0 for none)."""
-    grads = _dp_s(machine, dp, params, job.grad_bytes)
-    gathered = _dp_s(machine, dp, params, PARAM_BYTES)
-    # without a distributed optimizer gradients are all-reduced: scattered and gathered again at their own width
-    grad_s = _exposed(machine, plan, where(plan.zero >= 1, grads, 2.0 * grads), windows[1])
+    """Tail of a stage (of plans with the same overlap) from its (dense, expert) parameters, the (forward, backward)
+    seconds of one microbatch, and the parameters of vocabulary matrices that it shares with another stage."""
+    profile = machine.profile
+    grads = dp.grad_rounds * _dp_s(machine, dp, params, job.grad_bytes)
+    gathered = dp.param_rounds * _dp_s(machine, dp, params, PARAM_BYTES)
     return StageTail(
-        grad_sync=grad_s,
-        param_sync=where(plan.zero >= 1, _exposed(machine, plan, gathered, windows[0]), 0.0),
+        grad_sync=_exposed(profile, overlap, grads, windows[1]),
+        param_sync=_exposed(profile, overlap, gathered, windows[0]),
         optimizer=optimizer_s(machine, dp, params),
         shared_weights=_shared_s(machine, job, plan, shared_params),
     )

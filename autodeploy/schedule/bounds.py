@@ -18,7 +18,7 @@ def stage_work_s(
     backward_s: Sequence[Num],
     merged_s: Sequence[Sequence[Num]] | None,
 ) -> Num:
-    """Seconds of all ops of one rank: forwards and backwards of each chunk, and merged ops [i][j]."""
+    """Seconds of all ops of one rank: forwards and backwards of each content, and merged ops [i][j]."""
     terms = [count * time for count, time in zip(counts.forward, forward_s, strict=True)]
     terms += [count * time for count, time in zip(counts.backward, backward_s, strict=True)]
     if merged_s is not None:

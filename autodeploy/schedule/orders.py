@@ -40,14 +40,14 @@ class RankOrder(NamedTuple):
 
 
 class OpCounts(NamedTuple):
-    """How often each kind of op occurs on a rank."""
+    """How often each kind of op occurs on a rank, per distinct chunk content."""
 
     forward: np.ndarray
-    """[v] forwards on their own."""
+    """[i] forwards on their own."""
     backward: np.ndarray
-    """[v] backwards on their own."""
+    """[i] backwards on their own."""
     merged: np.ndarray
-    """[v, v] forward of chunk i merged with backward of chunk j."""
+    """[i, j] forward of content i merged with backward of content j."""
 
 
 def warm_up(shape: Shape, rank: int) -> int:
@@ -90,10 +90,21 @@ def rank_order(shape: Shape, rank: int) -> RankOrder:
     return RankOrder(*columns)
 
 
+def _by_content(order: RankOrder, content: np.ndarray) -> RankOrder:
+    """The order with the content of each chunk in the place of the chunk."""
+    return order._replace(
+        f_chunk=np.where(order.f_chunk == NONE, NONE, content[order.f_chunk]),
+        b_chunk=np.where(order.b_chunk == NONE, NONE, content[order.b_chunk]),
+    )
+
+
 @lru_cache(maxsize=8192)
-def op_counts(shape: Shape, rank: int) -> OpCounts:
-    """How often a rank runs each kind of op in a step."""
-    order, v = rank_order(shape, rank), shape.vpp
+def op_counts(shape: Shape, rank: int, content: tuple[int, ...]) -> OpCounts:
+    """How often a rank runs each kind of op in a step, chunks of equal content taken together.
+
+    `content` says of every chunk which content it has (0 .. v - 1 for all different).
+    """
+    order, v = _by_content(rank_order(shape, rank), np.array(content)), max(content) + 1
     has_f, has_b = order.f_chunk != NONE, order.b_chunk != NONE
     merged = np.zeros((v, v))
     np.add.at(merged, (order.f_chunk[has_f & has_b], order.b_chunk[has_f & has_b]), 1.0)
@@ -106,9 +117,7 @@ def op_counts(shape: Shape, rank: int) -> OpCounts:
 
 def steady_microbatches(shape: Shape) -> Shape:
     """The same shape with no more microbatches than its live chunks can tell (they repeat from there on)."""
-    enough = 3 * shape.pp + 3
-    if shape.vpp > 1:
-        enough = -(-enough // shape.pp) * shape.pp
+    enough = 2 * shape.pp if shape.vpp > 1 else shape.pp + 2
     return Shape(shape.schedule, shape.pp, shape.vpp, min(shape.microbatches, enough), shape.overlap)
 
 

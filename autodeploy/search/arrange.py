@@ -6,8 +6,9 @@ the good ones and the explanation of one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from autodeploy.numeric import Num, largest, total
 from autodeploy.schedule.bounds import stage_work_s, step_bound_s
 from autodeploy.schedule.orders import OpCounts, Shape, op_counts
 from autodeploy.spec.layout import Layout, Role
-from autodeploy.spec.model import Kind
+from autodeploy.spec.model import Kind, Model
 from autodeploy.spec.plan import Overlap, Plan, PlanLike, Schedule
 from autodeploy.spec.space import Space
 
@@ -53,14 +54,14 @@ class StageCost:
     params: tuple[Num, Num]
     memory: StageMemory
     forward: tuple[Load, ...]
-    """Per chunk."""
+    """Per distinct chunk content of the role."""
     backward: tuple[Load, ...]
     extra: Mapping[Kind, Load]
     """What recompute adds to the backward pass of each kind of layer."""
     tail: StageTail
 
     def merged_s(self) -> list[list[Num]]:
-        """[i][j] forward of chunk i merged with backward of chunk j."""
+        """[i][j] forward of content i merged with backward of content j."""
         return [[paired_s(f, b) for b in self.backward] for f in self.forward]
 
 
@@ -141,13 +142,14 @@ def _stage(common: _Common, role: Role) -> StageCost:
     memory = fit_stage(common.limits, role, common.ladder, moments, params)
     extra = {kind: common.ladder.extra_load(kind, memory.rung) for kind in role.kinds}
     forward, backward = forward_loads(role, costs), backward_loads(role, costs, extra)
-    windows = (total([load.alone for load in forward]), total([load.alone for load in backward]))
-    shared = _shared_matrices(space, case.layout, role)
+    windows = (_all_chunks(role, forward), _all_chunks(role, backward))
+    shared = shared_matrices(space.model, case.layout, role)
     tail = stage_tail(
         space.machine,
         space.job,
         common.plan,
         common.dp,
+        case.overlap,
         params,
         windows,
         shared * vocabulary if shared else 0.0,
@@ -157,10 +159,17 @@ def _stage(common: _Common, role: Role) -> StageCost:
     )
 
 
-def _shared_matrices(space: Space, layout: Layout, role: Role) -> int:
+def _all_chunks(role: Role, loads: Sequence[Load]) -> Num:
+    """Seconds of one microbatch through all chunks of a stage."""
+    counted = zip(role.content_counts, loads, strict=True)
+    return total([load.alone if count == 1 else count * load.alone for count, load in counted])
+
+
+@lru_cache(maxsize=8192)
+def shared_matrices(model: Model, layout: Layout, role: Role) -> int:
     """Vocabulary matrices of this stage that another stage holds as well."""
-    copies = vocabulary_copies(space.model, layout.pp, role)
-    if copies or not any(vocabulary_copies(space.model, layout.pp, other) for other in layout.roles):
+    copies = vocabulary_copies(model, layout.pp, role)
+    if copies or not any(vocabulary_copies(model, layout.pp, other) for other in layout.roles):
         return copies
     if role.count(Kind.EMBEDDING):
         return 1
@@ -183,11 +192,11 @@ def _bound(case: Case, stages: tuple[StageCost, ...], microbatches: Num, send: N
 
 
 def _work_s(case: Case, stage: StageCost, rank: int, microbatches: Num) -> Num:
+    if case.overlap == Overlap.NONE:
+        return microbatches * (_all_chunks(stage.role, stage.forward) + _all_chunks(stage.role, stage.backward))
     forward = [load.alone for load in stage.forward]
     backward = [load.alone for load in stage.backward]
-    if case.overlap == Overlap.NONE:
-        return microbatches * total([f + b for f, b in zip(forward, backward, strict=True)])
-    counts = _counts(case, rank, microbatches)
+    counts = _counts(case, stage.role, rank, microbatches)
     return stage_work_s(counts, forward, backward, stage.merged_s())
 
 
@@ -196,12 +205,12 @@ def stage_work_s_of(found: Arranged, stage: StageCost, rank: int) -> Num:
     return _work_s(found.case, stage, rank, found.microbatches)
 
 
-def _counts(case: Case, rank: int, microbatches: Num) -> OpCounts:
+def _counts(case: Case, role: Role, rank: int, microbatches: Num) -> OpCounts:
     """Op counts of a rank; with a column of microbatches, every count is a column."""
     if not isinstance(microbatches, np.ndarray):
-        return op_counts(case.shape(int(microbatches)), rank)
+        return op_counts(case.shape(int(microbatches)), rank, role.content_of_chunk)
     unique, inverse = np.unique(microbatches, return_inverse=True)
-    each = [op_counts(case.shape(int(m)), rank) for m in unique]
+    each = [op_counts(case.shape(int(m)), rank, role.content_of_chunk) for m in unique]
     return OpCounts(*(np.stack(column, axis=-1)[..., inverse] for column in zip(*each, strict=True)))
 
 
@@ -221,4 +230,4 @@ def case_of(space: Space, plan: Plan, rule: str, layout: Layout) -> Case:
 
 def live_cap(pp: int, microbatches: int) -> int:
     """Microbatches of an interleaved schedule beyond which live counts stay the same (whole groups of pp)."""
-    return min(microbatches, 4 * pp)
+    return min(microbatches, 2 * pp)

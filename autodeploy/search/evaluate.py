@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from autodeploy.analysis.inventory import kind_counts
 from autodeploy.analysis.ops import MODULE_WORDS, Module
@@ -17,9 +18,11 @@ from autodeploy.search.result import TIME_TERMS, PlanResult, StageResult
 from autodeploy.search.screen import cases_of
 from autodeploy.search.steps import Steps, simulate_steps
 from autodeploy.spec.arrangement import Arrangement
+from autodeploy.spec.job import Job
 from autodeploy.spec.layout import expand
-from autodeploy.spec.model import Kind
-from autodeploy.spec.plan import Plan
+from autodeploy.spec.machine import Machine
+from autodeploy.spec.model import Kind, Model
+from autodeploy.spec.plan import LayerKey, Overlap, Plan, layer_key
 from autodeploy.spec.space import Space
 
 FLOP_CONVENTION = "3 x forward, causal attention halved, router left out, MTP with its head pass if trained"
@@ -27,15 +30,35 @@ FLOP_CONVENTION = "3 x forward, causal attention halved, router left out, MTP wi
 
 def evaluate(space: Space, plan: Plan) -> PlanResult:
     """Everything about one legal plan. Raises `SpecError` where it has no layout."""
-    costs = layer_costs(space.model, space.job, space.machine, plan)
-    counts = kind_counts(space.model, space.job.mtp)
-    rungs = ladder(costs, counts, plan.recompute, plan.overlap)
+    costs, rungs = layers_of(space, plan)
+    found = arranged(space, plan)
+    steps = simulate_steps(found, int(found.microbatches), with_free_sends=True)
+    return _result(space, plan, found, costs, rungs, steps)
+
+
+def layers_of(space: Space, plan: Plan) -> tuple[Mapping[Kind, LayerCost], Ladder]:
+    """Layer costs and recompute ladder of a plan."""
+    question = (space.model, space.job, space.machine, layer_key(plan))
+    return _layers(*question), _ladder(*question, plan.recompute, plan.overlap)
+
+
+@lru_cache(maxsize=4096)
+def _layers(model: Model, job: Job, machine: Machine, key: LayerKey) -> Mapping[Kind, LayerCost]:
+    return layer_costs(model, job, machine, key)
+
+
+@lru_cache(maxsize=4096)
+def _ladder(model: Model, job: Job, machine: Machine, key: LayerKey, policy: str, overlap: Overlap) -> Ladder:
+    return ladder(_layers(model, job, machine, key), kind_counts(model, job.mtp), policy, overlap)
+
+
+def arranged(space: Space, plan: Plan) -> Arranged:
+    """One plan on the best of its layouts, costed in closed form. Raises `SpecError` where it has none."""
     cases = cases_of(space, plan)
     if not cases:
         raise spec_error("plan", f"no layout for pp {plan.pp} x vpp {plan.vpp} by rule {plan.layout!r} (rule L01)")
-    found = best_arrangement([arrange(space, case, plan, costs, rungs) for case in cases])
-    steps = simulate_steps(found, int(found.microbatches), with_free_sends=True)
-    return _result(space, plan, found, costs, rungs, steps)
+    costs, rungs = layers_of(space, plan)
+    return best_arrangement([arrange(space, case, plan, costs, rungs) for case in cases])
 
 
 def best_arrangement(options: list[Arranged]) -> Arranged:

@@ -18,18 +18,16 @@ from autodeploy.cost.layers import LayerCost, layer_costs
 from autodeploy.numeric import gather
 from autodeploy.search.arrange import Arranged, Case, arrange, case_of, microbatches_of
 from autodeploy.spec.model import Kind
-from autodeploy.spec.plan import Overlap, Plan, PlanTable
+from autodeploy.spec.plan import LayerKey, Overlap, Plan, PlanTable, layer_key
 from autodeploy.spec.space import Space
 
-LAYER_FIELDS = ("tp", "cp", "ep", "etp", "mbs", "sp", "dispatch")
-"""All that the cost of a layer depends on."""
 CASE_FIELDS = ("pp", "vpp", "schedule", "overlap", "layout", "recompute")
 CHUNK_ROWS = 16384
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerTable:
-    """Layer costs and recompute ladders of every distinct combination of `LAYER_FIELDS`."""
+    """Layer costs and recompute ladders of every distinct layer key."""
 
     costs: dict[Kind, LayerCost]
     ladders: dict[tuple[str, Overlap], Ladder]
@@ -69,8 +67,8 @@ def distinct(table: PlanTable, names: tuple[str, ...]) -> tuple[np.ndarray, np.n
 
 def layer_table(space: Space, plans: PlanTable) -> LayerTable:
     """Cost every distinct layer once."""
-    first, index = distinct(plans, LAYER_FIELDS)
-    costs = layer_costs(space.model, space.job, space.machine, plans.rows(first))
+    first, index = distinct(plans, LayerKey._fields)
+    costs = layer_costs(space.model, space.job, space.machine, layer_key(plans.rows(first)))
     lean = {kind: replace(cost, forward_terms={}, backward_terms={}) for kind, cost in costs.items()}
     counts = kind_counts(space.model, space.job.mtp)
     ladders = {
@@ -127,7 +125,7 @@ class _Columns:
 
 def _groups(space: Space, plans: PlanTable) -> Iterator[tuple[np.ndarray, list[Case]]]:
     """Rows that share a pipeline shape, with the cases that their layout rule allows."""
-    live = np.where(plans.vpp > 1, np.minimum(microbatches_of(space, plans), 4 * plans.pp), 0)
+    live = np.where(plans.vpp > 1, np.minimum(microbatches_of(space, plans), 2 * plans.pp), 0)
     keyed = PlanTable(plans.columns | {"mbs": live}, plans.words)
     first, group = distinct(keyed, (*CASE_FIELDS, "mbs"))
     order = np.argsort(group, kind="stable")

@@ -57,16 +57,18 @@ def _per_stage(arranged: Arranged, per_role: list[object], plans: int) -> np.nda
 def _slot_times(arranged: Arranged, side: str) -> np.ndarray:
     """[slots, K], slot = chunk * pp + stage."""
     plans = _plans(arranged)
-    return np.concatenate([
-        _per_stage(arranged, [getattr(stage, side)[chunk].alone for stage in arranged.stages], plans)
-        for chunk in range(arranged.case.layout.vpp)
-    ])  # fmt: skip
+    per_chunk = []
+    for chunk in range(arranged.case.layout.vpp):
+        loads = [getattr(stage, side)[stage.role.content_of_chunk[chunk]] for stage in arranged.stages]
+        per_chunk.append(_per_stage(arranged, [load.alone for load in loads], plans))
+    return np.concatenate(per_chunk)
 
 
 def _merged_times(arranged: Arranged, plans: int) -> np.ndarray:
     """[pp, vpp, vpp, K]"""
-    per_role = [
-        np.stack([np.stack([_row(time, plans) for time in row]) for row in stage.merged_s()])
-        for stage in arranged.stages
-    ]
+    per_role = []
+    for stage in arranged.stages:
+        table = np.stack([np.stack([_row(time, plans) for time in row]) for row in stage.merged_s()])
+        content = np.array(stage.role.content_of_chunk)
+        per_role.append(table[content[:, None], content[None, :]])
     return np.stack([per_role[role] for role in arranged.case.layout.role_of_stage])

@@ -17,9 +17,9 @@ Counts = tuple[int, ...]
 """How many of each `Kind` a slot holds, indexed by kind."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Role:
-    """Stages with equal slot contents."""
+    """Stages with equal slot contents. Compared by identity, like the layout it belongs to."""
 
     stages: tuple[int, ...]
     chunks: tuple[Counts, ...]
@@ -35,18 +35,30 @@ class Role:
         return tuple(kind for kind in KINDS if self.totals[kind])
 
     @cached_property
-    def held(self) -> tuple[tuple[tuple[Kind, int], ...], ...]:
-        """Per chunk: the kinds in it and how many of each."""
-        return tuple(tuple((kind, chunk[kind]) for kind in KINDS if chunk[kind]) for chunk in self.chunks)
+    def distinct(self) -> tuple[tuple[tuple[Kind, int], ...], ...]:
+        """Distinct chunk contents in the order of their first chunk: the kinds and how many of each."""
+        contents = dict.fromkeys(self.chunks)
+        return tuple(tuple((kind, chunk[kind]) for kind in KINDS if chunk[kind]) for chunk in contents)
+
+    @cached_property
+    def content_of_chunk(self) -> tuple[int, ...]:
+        """Index into `distinct` of every chunk."""
+        place = {chunk: i for i, chunk in enumerate(dict.fromkeys(self.chunks))}
+        return tuple(place[chunk] for chunk in self.chunks)
+
+    @cached_property
+    def content_counts(self) -> tuple[int, ...]:
+        """How many chunks have each of the `distinct` contents."""
+        return tuple(self.content_of_chunk.count(i) for i in range(len(self.distinct)))
 
     def count(self, kind: Kind) -> int:
         """How many of a kind one stage of the role holds."""
         return self.totals[kind]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Layout:
-    """Every layer in its slot. Equality is that of the notation and the shape."""
+    """Every layer in its slot. Made once per model, shape and notation, and compared by identity."""
 
     pp: int
     vpp: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -122,5 +122,24 @@ def table_of(plans: Sequence[Plan]) -> PlanTable:
     return PlanTable(columns, words)
 
 
+class LayerKey(NamedTuple):
+    """All of a plan that the cost of a layer depends on; plans that agree in it share their layers."""
+
+    tp: Any
+    cp: Any
+    ep: Any
+    etp: Any
+    mbs: Any
+    sp: Any
+    dispatch: Any
+
+
+def layer_key(plan: Plan | PlanTable) -> LayerKey:
+    """The layer key of a plan, or the columns of a table."""
+    return LayerKey(*(getattr(plan, name) for name in LayerKey._fields))
+
+
 PlanLike = Plan | PlanTable
 """What a formula takes: one plan or a table."""
+LayerLike = Plan | PlanTable | LayerKey
+"""What a formula about layers takes."""

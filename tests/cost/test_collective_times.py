@@ -1,0 +1,156 @@
+"""Collectives: measured ratios, published volumes, and what no bandwidth or degree may turn around.
+
+Full mesh: all-reduce on 2, 4 and 8 devices of an Atlas 800T A2 node (limulidae README). Volumes of dispatch:
+arXiv 2603.07685 table 7; Ascend/MindSpeed moe-hierarchical-alltoallv. Ring formulas:
+NVIDIA/nccl-tests:doc/PERFORMANCE.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autodeploy.cost.collectives import (
+    Lanes, Span, flat_lanes, gather_rates, hier_lanes, port_bytes_per_s, send_s, serial, span,
+)  # fmt: skip
+from autodeploy.spec.cluster import Cluster
+from tests.builders import cluster_of
+
+CLUSTERS = ("atlas-800t-a2", "h100-80g")
+DEGREES = st.sampled_from([1, 2, 4, 8, 16, 64, 256])
+COPY_BYTES = 2.0**24
+
+
+def without_latency(name: str) -> Cluster:
+    """A cluster on which only bytes take time."""
+    cluster = cluster_of(name)
+    node, fabric = (replace(level, latency_s=0.0) for level in (cluster.node, cluster.fabric))
+    return replace(cluster, node=node, fabric=fabric)
+
+
+def faster(cluster: Cluster, times: float) -> Cluster:
+    """The same cluster with faster links."""
+    node, fabric = (
+        replace(level, link_bytes_per_s=times * level.link_bytes_per_s) for level in (cluster.node, cluster.fabric)
+    )
+    return replace(cluster, node=node, fabric=fabric)
+
+
+def test_a_mesh_of_eight_has_seven_times_the_bandwidth_of_two() -> None:
+    node = cluster_of("atlas-800t-a2").node
+    assert port_bytes_per_s(node, 8) / port_bytes_per_s(node, 2) == pytest.approx(7.0, rel=1e-12)
+
+
+def test_a_switch_gives_every_group_the_same_bandwidth() -> None:
+    # A800 all-reduce 143, 156, 156 GB/s on 2, 4, 8 devices
+    node = cluster_of("h100-80g").node
+    assert len({port_bytes_per_s(node, ranks) for ranks in (2, 4, 8)}) == 1
+
+
+def test_all_reduce_on_a_mesh_is_the_measured_bandwidth() -> None:
+    # bus bandwidth 18, 45 and 126 GB/s on 2, 4, 8 devices of 910B; an all-reduce is a scatter and a gather
+    cluster = without_latency("atlas-800t-a2")
+    for ranks, gb_per_s in ((2, 18.0), (4, 45.0), (8, 126.0)):
+        lanes = gather_rates(cluster, Span(ranks, 1)).lanes(1.0)
+        bus = 2.0 * (ranks - 1) / ranks / (2.0 * lanes.inner) / 1e9
+        assert bus == pytest.approx(gb_per_s, rel=0.25)
+
+
+@pytest.mark.parametrize(("nodes", "ratio"), [(2, 0.25), (4, 0.5), (8, 1.0), (16, 2.0)])
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_hierarchical_dispatch_sends_n_over_k_of_the_flat_volume(name: str, nodes: int, ratio: float) -> None:
+    # k = 8: 1 copy against 4 across two nodes, 3 against 6 across four, 7 against 7 across eight
+    cluster, group = without_latency(name), Span(8, nodes)
+    hier = hier_lanes(cluster, group, COPY_BYTES, 8)
+    flat = flat_lanes(cluster, group, 8 * nodes, COPY_BYTES, 8)
+    assert hier.outer / flat.outer == pytest.approx(ratio, rel=1e-12)
+
+
+@pytest.mark.parametrize(("nodes", "copies"), [(1, 0.0), (2, 4.0), (4, 6.0), (8, 7.0)])
+def test_flat_dispatch_crosses_nodes_with_its_published_share(nodes: int, copies: float) -> None:
+    cluster = without_latency("h100-80g")
+    flat = flat_lanes(cluster, Span(8, nodes), 8 * nodes, COPY_BYTES, 8)
+    assert flat.outer * cluster.fabric.effective_bytes_per_s == pytest.approx(copies * COPY_BYTES, abs=1e-3)
+
+
+@given(inner=st.sampled_from([2, 4, 8]), nodes=st.integers(1, 32), top_k=st.integers(1, 16))
+def test_flat_dispatch_sends_every_copy_that_is_not_its_own(inner: int, nodes: int, top_k: int) -> None:
+    cluster, ranks = without_latency("h100-80g"), inner * nodes
+    lanes = flat_lanes(cluster, Span(inner, nodes), ranks, COPY_BYTES, top_k)
+    sent = lanes.inner * cluster.node.effective_bytes_per_s + lanes.outer * cluster.fabric.effective_bytes_per_s
+    assert sent == pytest.approx(top_k * COPY_BYTES * (ranks - 1) / ranks, rel=1e-9)
+
+
+@given(inner=st.sampled_from([1, 2, 4, 8]), nodes=st.integers(1, 32))
+def test_a_gather_brings_every_part_that_is_missing(inner: int, nodes: int) -> None:
+    # each of the m ports of a node brings 1/m of what other nodes hold; each rank gets (m-1)/m inside
+    cluster = without_latency("h100-80g")
+    lanes = gather_rates(cluster, Span(inner, nodes)).lanes(1.0)
+    outside = lanes.outer * cluster.fabric.effective_bytes_per_s * inner
+    assert outside == pytest.approx((nodes - 1) / nodes, rel=1e-12)
+    assert lanes.inner * cluster.node.effective_bytes_per_s == pytest.approx((inner - 1) / inner, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_group_of_one_takes_no_time(name: str) -> None:
+    cluster, alone = cluster_of(name), Span(1, 1)
+    assert gather_rates(cluster, alone).lanes(COPY_BYTES) == Lanes(0.0, 0.0)
+    assert flat_lanes(cluster, alone, 1, COPY_BYTES, 8) == Lanes(0.0, 0.0)
+    assert hier_lanes(cluster, alone, COPY_BYTES, 8) == Lanes(0.0, 0.0)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4, 8, 16, 64])
+@pytest.mark.parametrize("size", [1, 2, 8, 48, 256])
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_span_covers_the_group(name: str, size: int, stride: int) -> None:
+    # ranks 0, stride, 2 stride, ...: count the nodes of eight that they touch
+    found = span(cluster_of(name), size, stride)
+    touched = [rank * stride // 8 for rank in range(size)]
+    assert found.nodes == len(set(touched))
+    assert found.inner == touched.count(0)
+
+
+@given(
+    name=st.sampled_from(CLUSTERS), size=DEGREES, stride=DEGREES, moved=st.floats(0.0, 1e11), times=st.floats(1.0, 10.0)
+)
+def test_more_bandwidth_is_never_slower(name: str, size: int, stride: int, moved: float, times: float) -> None:
+    slow = cluster_of(name)
+    fast = faster(slow, times)
+    group = span(slow, size, stride)
+    for make in (
+        lambda c: gather_rates(c, group).lanes(moved),
+        lambda c: flat_lanes(c, group, size, moved, 8),
+        lambda c: hier_lanes(c, group, moved, 8),
+    ):
+        assert all(after <= before for before, after in zip(make(slow), make(fast), strict=True))
+        assert serial(fast, make(fast)) <= serial(slow, make(slow))
+    assert send_s(fast, stride, size, moved) <= send_s(slow, stride, size, moved)
+
+
+@given(name=st.sampled_from(CLUSTERS), size=DEGREES, stride=DEGREES, moved=st.floats(0.0, 1e11))
+def test_more_bytes_are_never_faster(name: str, size: int, stride: int, moved: float) -> None:
+    cluster = cluster_of(name)
+    group = span(cluster, size, stride)
+    for make in (gather_rates(cluster, group).lanes, lambda b: flat_lanes(cluster, group, size, b, 8)):
+        assert all(more >= less for less, more in zip(make(moved), make(2.0 * moved), strict=True))
+
+
+@given(inner=st.floats(0.0, 10.0), outer=st.floats(0.0, 10.0))
+def test_streaming_levels_take_the_longer_and_others_the_sum(inner: float, outer: float) -> None:
+    cluster = cluster_of("h100-80g")
+    stream, apart = (replace(cluster, pipelined_collectives=flag) for flag in (True, False))
+    assert serial(stream, Lanes(inner, outer)) == max(inner, outer)
+    assert serial(apart, Lanes(inner, outer)) == inner + outer
+
+
+@pytest.mark.parametrize(
+    ("ranks_apart", "job_ranks", "inside"), [(1, 8, True), (4, 8, True), (8, 64, False), (2, 16, False)]
+)
+def test_messages_stay_in_the_node_only_where_the_job_does(ranks_apart: int, job_ranks: int, inside: bool) -> None:
+    cluster = cluster_of("h100-80g")
+    level = cluster.node if inside else cluster.fabric
+    expected = level.latency_s + COPY_BYTES / level.effective_bytes_per_s
+    assert send_s(cluster, ranks_apart, job_ranks, COPY_BYTES) == expected
