@@ -12,7 +12,7 @@ from autodeploy.cli.exits import DONE, NOTHING_FITS, say
 from autodeploy.errors import spec_error
 from autodeploy.formats.document import document_plan, document_space, read_document, search_document, to_json
 from autodeploy.formats.short import read_short
-from autodeploy.report.explain import explanation, explanation_facts
+from autodeploy.report.explain import Place, explanation, explanation_facts
 from autodeploy.report.tables import console
 from autodeploy.search.choose import check_plan, choose
 from autodeploy.search.evaluate import evaluate
@@ -32,17 +32,19 @@ class Asked:
     chosen: dict[str, Any]
     rivals: tuple[Plan, ...]
     """Plans of the document that it came from, best first; empty for a short form."""
+    place: Place | None = None
+    """Where it stands in that document."""
 
 
 def run_explain(argument: str, space_file: Path | None, *, gbs: int | None, as_json: bool) -> int:
     """Explain a plan; returns the exit code."""
     asked = read_plan(argument, space_file, gbs)
     result = evaluate(asked.space, asked.plan)
-    other = _other(asked, result)
+    place, other = _place(asked, result)
     if as_json:
-        sys.stdout.write(to_json(_document(asked, result, other)))
+        sys.stdout.write(to_json(_document(asked, result, place, other)))
     else:
-        console().print(explanation(asked.space, result, asked.chosen, other))
+        console().print(explanation(asked.space, result, asked.chosen, place, other))
     if result.fits:
         return DONE
     say("does not fit: " + miss_of(asked.space, result).text())
@@ -72,25 +74,27 @@ def _from_document(path: Path, rank: str, space_file: Path | None, gbs: int | No
     plan = document_plan(data, int(rank or 1), str(path))
     check_plan(space, plan)
     ranked = tuple(document_plan(data, i, str(path)) for i in range(1, min(2, len(data["plans"])) + 1))
-    return Asked(space=space, plan=plan, chosen={}, rivals=ranked)
+    place = Place(rank=int(rank or 1), status=data.get("status", ""), search=data.get("search", {}))
+    return Asked(space=space, plan=plan, chosen={}, rivals=ranked, place=place)
 
 
-def _other(asked: Asked, result: PlanResult) -> PlanResult | None:
-    """The best of the other plans: the runner-up for the best plan, the best for any other."""
-    rivals = asked.rivals
-    if not rivals:
-        outcome = search_exact(asked.space, top=2)
-        rivals = tuple(outcome.screened.plans.row(int(row)) for row in outcome.rows)
-    for plan in rivals:
-        other = evaluate(asked.space, plan)
-        if other.plan_id != result.plan_id:
-            return other
-    return None
+def _place(asked: Asked, result: PlanResult) -> tuple[Place, PlanResult | None]:
+    """The plan's rank, and the best of the other plans: the runner-up for the best plan, the best for any other."""
+    rivals, place = asked.rivals, asked.place
+    if place is None:
+        outcome = search_exact(asked.space, top=2, reach_s=result.step_time_s)
+        rivals = tuple(outcome.screened.plans.row(int(row)) for row in outcome.rows[:2])
+        faster = int((outcome.step_s < result.step_time_s).sum())
+        place = Place(rank=1 + faster if result.fits else None, status=outcome.status, search=outcome.facts())
+    others = (evaluate(asked.space, plan) for plan in rivals)
+    return place, next((each for each in others if each.plan_id != result.plan_id), None)
 
 
-def _document(asked: Asked, result: PlanResult, other: PlanResult | None) -> dict[str, Any]:
+def _document(asked: Asked, result: PlanResult, place: Place, other: PlanResult | None) -> dict[str, Any]:
     chosen = {name: getattr(value, "name", value) for name, value in asked.chosen.items()}
-    return search_document(
-        asked.space, [result], "explained", {}, {}, chosen=chosen,
+    document = search_document(
+        asked.space, [result], place.status, place.search, {}, chosen=chosen,
         explanation=explanation_facts(asked.space, result, other),
     )  # fmt: skip
+    document["plans"][0]["rank"] = place.rank
+    return document

@@ -78,18 +78,8 @@ def _show(status: Status, progress: Progress, elapsed_s: float) -> None:
 
 
 def _document(space: Space, outcome: Outcome, results: list[PlanResult], seed: int, wall_s: float) -> dict[str, Any]:
-    found = outcome.enumeration
-    facts = {
-        "candidates": found.candidates,
-        "legal": len(found.legal),
-        "fits": len(found.legal) - outcome.not_fitting,
-        "simulated": outcome.simulated,
-        "refused": outcome.refused,
-        "refused_by_memory": {"memory.device": outcome.not_fitting},
-        "gap_frac": outcome.gap_frac,
-        "ideal_step_time_s": results[0].ideal_step_time_s if results else None,
-        "seed": seed,
-    }
+    ideal = results[0].ideal_step_time_s if results else None
+    facts = outcome.facts() | {"ideal_step_time_s": ideal, "seed": seed}
     return search_document(space, results, outcome.status, facts, {"wall_s": wall_s, "workers": 1})
 
 

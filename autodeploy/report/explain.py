@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -32,9 +32,27 @@ def evidence_text(space: Space, term: Term) -> str:
     return f"{kind.name.lower()}: {key}"
 
 
-def explanation(space: Space, result: PlanResult, chosen: Mapping[str, Any], other: PlanResult | None) -> Group:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where a plan stands in a search: its rank among the plans that fit, None if it does not."""
+
+    rank: int | None
+    status: str
+    search: Mapping[str, Any]
+
+    def text(self) -> str:
+        """`rank 12 of 22,979 that fit`."""
+        if self.rank is None:
+            return "not ranked: it does not fit"
+        fits = self.search.get("fits")
+        return f"rank {self.rank:,}" + (f" of {fits:,} plans that fit" if fits else "")
+
+
+def explanation(
+    space: Space, result: PlanResult, chosen: Mapping[str, Any], place: Place, other: PlanResult | None
+) -> Group:
     """Everything that `explain` prints."""
-    parts: list[RenderableType] = [_headline(space, result, chosen)]
+    parts: list[RenderableType] = [_headline(space, result, chosen, place)]
     parts += [_time_table(space, result), _memory_table(space, result), _stage_table(result)]
     if other is not None:
         parts.append(_difference_table(space, result, other))
@@ -42,12 +60,12 @@ def explanation(space: Space, result: PlanResult, chosen: Mapping[str, Any], oth
     return Group(*parts)
 
 
-def _headline(space: Space, result: PlanResult, chosen: Mapping[str, Any]) -> Text:
+def _headline(space: Space, result: PlanResult, chosen: Mapping[str, Any], place: Place) -> Text:
     plan, arrangement = result.plan, result.arrangement
     whole = " ".join(f"{name}={value}" for name, value in plan_fields(plan).items())
     fits = "fits" if result.fits else "DOES NOT FIT"
     lines = [
-        f"{short_form(plan, varying(space))}   plan_id {result.plan_id}",
+        f"{short_form(plan, varying(space))}   plan_id {result.plan_id}   {place.text()}",
         f"{space.model.title}, {space.devices} x {space.cluster.device.name}, {space.job.seq_len} tokens x "
         f"{space.job.gbs} sequences, target {space.target.name}",
         f"{whole}; {result.microbatches} microbatches",

@@ -46,7 +46,7 @@ def ranked_table(space: Space, results: Sequence[PlanResult]) -> Table:
     table = Table(title=f"{space.name}: {space.model.title} on {space.devices} x {space.cluster.device.name}, "
                   f"{space.job.seq_len} tokens x {space.job.gbs} sequences", title_justify="left")  # fmt: skip
     table.add_column("#", justify="right")
-    table.add_column("plan", overflow="fold", no_wrap=False)
+    table.add_column("plan", no_wrap=True)
     table.add_column("layout")
     table.add_column("tok/s/dev", justify="right")
     table.add_column("step", justify="right")
@@ -54,7 +54,7 @@ def ranked_table(space: Space, results: Sequence[PlanResult]) -> Table:
     table.add_column(f"peak of {gib(space.cluster.device.usable_bytes):.1f} GiB", justify="right")
     table.add_column("bubble", justify="right")
     table.add_column("exposed comm", justify="right")
-    table.add_column("recompute")
+    table.add_column("recompute", overflow="fold")
     table.add_column("limited by")
     for rank, result in enumerate(results, 1):
         table.add_row(str(rank), *_cells(space, result))

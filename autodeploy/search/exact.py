@@ -10,7 +10,7 @@ import heapq
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -54,6 +54,19 @@ class Outcome:
     """Candidates per first failing rule; `memory.device` for legal plans that do not fit is apart."""
     not_fitting: int
 
+    def facts(self) -> dict[str, Any]:
+        """The `search` part of a plan document."""
+        found = self.enumeration
+        return {
+            "candidates": found.candidates,
+            "legal": len(found.legal),
+            "fits": len(found.legal) - self.not_fitting,
+            "simulated": self.simulated,
+            "refused": dict(self.refused),
+            "refused_by_memory": {"memory.device": self.not_fitting},
+            "gap_frac": self.gap_frac,
+        }
+
 
 Report = Callable[[Progress], None]
 
@@ -63,8 +76,16 @@ def silent(progress: Progress) -> None:
     del progress
 
 
-def search_exact(space: Space, *, top: int = 20, timeout_s: float | None = None, report: Report = silent) -> Outcome:
-    """Rank the plans of a space. `report` is called as the search goes on.
+def search_exact(
+    space: Space,
+    *,
+    top: int = 20,
+    timeout_s: float | None = None,
+    report: Report = silent,
+    reach_s: float = 0.0,
+) -> Outcome:
+    """Rank the plans of a space. `report` is called as the search goes on; every plan with a step below `reach_s`
+    is simulated and kept as well.
 
     Raises `SpecError` for a faulty space. An interrupt (Ctrl-C) during simulation ends the search with what is
     proven so far.
@@ -77,7 +98,7 @@ def search_exact(space: Space, *, top: int = 20, timeout_s: float | None = None,
     screened = screen(space, found.legal)
     progress.stage, progress.fits = "simulate", int(screened.fits.sum())
     report(progress)
-    ranking = _Ranking(space, screened, top)
+    ranking = _Ranking(space, screened, top, reach_s)
     status = _simulate_all(ranking, progress, timeout_s, report)
     rows, steps = ranking.best()
     gap = ranking.gap_frac()
@@ -95,8 +116,8 @@ def search_exact(space: Space, *, top: int = 20, timeout_s: float | None = None,
 class _Ranking:
     """Simulated steps so far, and the feasible rows still to come, shape by shape, each in order of bound."""
 
-    def __init__(self, space: Space, screened: Screened, top: int) -> None:
-        self.space, self.screened, self.top = space, screened, top
+    def __init__(self, space: Space, screened: Screened, top: int, reach_s: float) -> None:
+        self.space, self.screened, self.top, self.reach_s = space, screened, top, reach_s
         self.step_s = np.full(len(screened.plans), np.inf)
         self.microbatches = np.round(microbatches_of(space, screened.plans)).astype(int)
         self.groups = self._shapes()
@@ -115,7 +136,9 @@ class _Ranking:
     def threshold_s(self) -> float:
         """Step of the last place asked for: what is not below it cannot matter."""
         done = self.step_s[np.isfinite(self.step_s)]
-        return float(np.partition(done, self.top - 1)[self.top - 1]) if len(done) >= self.top else float("inf")
+        if len(done) < self.top:
+            return float("inf")
+        return max(float(np.partition(done, self.top - 1)[self.top - 1]), self.reach_s)
 
     def next_batch(self) -> tuple[tuple[int, int], np.ndarray] | None:
         """The most promising shape and its rows worth simulating; None when all is proven."""
@@ -153,7 +176,8 @@ class _Ranking:
         rows = np.nonzero(np.isfinite(self.step_s))[0]
         plans = self.screened.plans.rows(rows)
         size = plans.tp * plans.pp * plans.vpp * plans.ep * plans.etp
-        order = np.lexsort((size, self.screened.peak_bytes[rows], self.step_s[rows]))[: self.top]
+        asked = max(self.top, int((self.step_s[rows] < self.reach_s).sum()))
+        order = np.lexsort((size, self.screened.peak_bytes[rows], self.step_s[rows]))[:asked]
         return rows[order], self.step_s[rows[order]]
 
 

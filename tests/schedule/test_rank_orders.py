@@ -7,6 +7,7 @@ Ascend/MindSpeed moe-fb-overlap (one more where passes are merged).
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -64,16 +65,22 @@ def test_every_op_becomes_ready(pp: int, vpp: int, microbatches: int, pair: bool
             assert (producers[first:stop] < places[first]).all()
 
 
+def contents_of(vpp: int) -> list[tuple[int, ...]]:
+    """Chunks all different, all equal, and the first one different from the rest."""
+    return [tuple(range(vpp)), (0,) * vpp, (0, *(1,) * (vpp - 1))]
+
+
 @PAIRS
 @ALL_SIZES
 def test_op_counts_are_those_of_the_order(pp: int, vpp: int, microbatches: int, pair: bool) -> None:
     shape = shape_of(pp, vpp, microbatches, pair)
-    for rank in range(pp):
-        seen = Counter((f and f[1], b and b[1]) for f, b in order_of(shape, rank))
-        counts = op_counts(shape, rank)
-        assert counts.forward.tolist() == [seen[chunk, None] for chunk in range(vpp)]
-        assert counts.backward.tolist() == [seen[None, chunk] for chunk in range(vpp)]
-        assert counts.merged.tolist() == [[seen[i, j] for j in range(vpp)] for i in range(vpp)]
+    for rank, content in product(range(pp), contents_of(vpp)):
+        places = range(max(content) + 1)
+        seen = Counter((f and content[f[1]], b and content[b[1]]) for f, b in order_of(shape, rank))
+        counts = op_counts(shape, rank, content)
+        assert counts.forward.tolist() == [seen[i, None] for i in places]
+        assert counts.backward.tolist() == [seen[None, i] for i in places]
+        assert counts.merged.tolist() == [[seen[i, j] for j in places] for i in places]
 
 
 @PAIRS

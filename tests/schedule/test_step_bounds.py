@@ -16,12 +16,14 @@ from tests.schedule.test_simulation import finished
 def chunk_times(shape: Shape, times: Times, stage: int) -> tuple[list[float], list[float], list[list[float]] | None]:
     """Forward, backward and merged seconds of the chunks of a stage."""
     forward, backward = times.forward[stage :: shape.pp], times.backward[stage :: shape.pp]
-    merged = [[times.merged[stage, i, j] for j in range(shape.vpp)] for i in range(shape.vpp)]
-    return list(forward), list(backward), merged if shape.overlap else None
+    if not shape.overlap:
+        return list(forward), list(backward), None
+    chunks = range(shape.vpp)
+    return list(forward), list(backward), [[times.merged[stage, i, j] for j in chunks] for i in chunks]
 
 
 def work_s(shape: Shape, times: Times, stage: int) -> float:
-    return stage_work_s(op_counts(shape, stage), *chunk_times(shape, times, stage))
+    return stage_work_s(op_counts(shape, stage, tuple(range(shape.vpp))), *chunk_times(shape, times, stage))
 
 
 def bound_s(shape: Shape, times: Times, tails: list[float], stages: list[int] | None = None) -> float:
