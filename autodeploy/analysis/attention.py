@@ -1,6 +1,6 @@
 """Ops of the attention block: norm, projections, core, output projection, residual.
 
-Rows and shapes: physics 4.2; sequence-parallel traffic: physics 6.3 (arXiv 2205.05198 section 4.2).
+Rows and shapes: model.md 4.2; sequence-parallel traffic: model.md 6.3 (arXiv 2205.05198 section 4.2).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ops at the ends of the model: embedding, head with loss, and what an MTP module adds to its layer.
 
-Rows: physics 4.3; parameters: physics 1.
+Rows: model.md 4.3; parameters: model.md 1.
 """
 
 from __future__ import annotations

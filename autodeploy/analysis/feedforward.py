@@ -1,6 +1,6 @@
 """Ops of the feed-forward block: dense, or router, dispatch, routed and shared experts, combine.
 
-Rows and shapes: physics 4.2, 6.4, 7.2, 7.4.
+Rows and shapes: model.md 4.2, 6.4, 7.2, 7.4.
 """
 
 from __future__ import annotations

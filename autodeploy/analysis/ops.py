@@ -22,7 +22,7 @@ class Engine(IntEnum):
 
 
 class Module(IntEnum):
-    """What can be rebuilt in the backward pass, one disjoint set of rows each (physics 4.4).
+    """What can be rebuilt in the backward pass, one disjoint set of rows each (model.md 4.4).
 
     The names are Megatron's recompute modules, where it has one. FULL is what remains of the layer once all
     others are rebuilt, so that all together keep nothing but the layer input.
@@ -62,13 +62,13 @@ class Group(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A tensor kept from the forward to the backward pass (one line of physics 4.2)."""
+    """A tensor kept from the forward to the backward pass (one line of model.md 4.2)."""
 
     name: str
     bytes: Num
     module: Module
     grad_live: bool = False
-    """Its gradient is among the largest live tensors of the layer's backward pass (physics 4.6)."""
+    """Its gradient is among the largest live tensors of the layer's backward pass (model.md 4.6)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

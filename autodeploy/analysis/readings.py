@@ -39,7 +39,7 @@ def params(ops: Iterable[Op], shard: Shard | None = None) -> Num:
 
 
 def model_size(model: Model) -> ModelSize:
-    """Total, active and MTP parameters (physics 1)."""
+    """Total, active and MTP parameters (model.md 1)."""
     ops = inventory_of(model, PLAIN, one_token(1), mtp=True)
     counts = kind_counts(model, mtp=True)
     per_kind = {kind: params(ops[kind]) for kind in ops}
@@ -84,7 +84,7 @@ def saved_by_module(ops: Iterable[Op]) -> tuple[Num, ...]:
 
 
 def grad_live_bytes(ops: Iterable[Op]) -> Num:
-    """Gradients of the largest tensors that live together in a layer's backward pass (physics 4.6)."""
+    """Gradients of the largest tensors that live together in a layer's backward pass (model.md 4.6)."""
     return total([row.bytes for op in ops for row in op.rows if row.grad_live])
 
 

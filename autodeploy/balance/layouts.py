@@ -1,4 +1,4 @@
-"""Layouts by rule (design: even, light, apart) for a pipeline of pp x vpp slots."""
+"""Layouts by rule (even, light, apart) for a pipeline of pp x vpp slots."""
 
 from __future__ import annotations
 

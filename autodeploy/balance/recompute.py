@@ -84,7 +84,7 @@ def ladder(costs: Mapping[Kind, LayerCost], counts: Mapping[Kind, int], policy: 
     """The ladder of a policy. Order: seconds per byte over the whole model, FULL always last.
 
     Merged passes hold the all-to-all buffers of two microbatches.
-    Source: greedy selection, physics 9.1; rows and work per module, physics 4.4; transients, physics 4.6.
+    Source: greedy selection, model.md 9.1; rows and work per module, model.md 4.4; transients, model.md 4.6.
     """
     modules = present_modules(costs)
     chosen = parse_policy(policy)

@@ -1,4 +1,4 @@
-"""Exit codes, and how errors become one message on stderr (design 5)."""
+"""Exit codes, and how errors become one message on stderr (docs/cli.md)."""
 
 from __future__ import annotations
 

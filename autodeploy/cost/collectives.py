@@ -1,4 +1,4 @@
-"""Seconds of communication: which levels a group crosses, and what a collective takes on each (physics 6).
+"""Seconds of communication: which levels a group crosses, and what a collective takes on each (model.md 6).
 
 Times come per lane: `inner` on the links of a node, `outer` on the port to the fabric.
 """
@@ -34,7 +34,7 @@ def span(cluster: Cluster, size: Num, stride: Num) -> Span:
 def port_bytes_per_s(level: Level, ranks: Num) -> Num:
     """What one rank sends at in a group of `ranks`: a mesh uses ranks - 1 links, a switch one port.
 
-    Source: physics 6.2; all-reduce on 2/4/8 910B in the ratio 1 : 2.5 : 7.
+    Source: model.md 6.2; all-reduce on 2/4/8 910B in the ratio 1 : 2.5 : 7.
     """
     if level.topology == "switch":
         return level.effective_bytes_per_s
@@ -68,7 +68,7 @@ def gather_rates(cluster: Cluster, group: Span) -> Rates:
     """All-gather or reduce-scatter per byte of the whole tensor; an all-reduce is two of them.
 
     Formula: (m-1)/m * S / B_node + (N-1)/N * (S/m) / B_fabric, plus latency per doubling of ranks
-    Source: physics 6.1; NVIDIA/nccl-tests doc/PERFORMANCE.md.
+    Source: model.md 6.1; NVIDIA/nccl-tests doc/PERFORMANCE.md.
     """
     m, nodes = group
     return Rates(
@@ -83,7 +83,7 @@ def flat_lanes(cluster: Cluster, group: Span, ranks: Num, copy_bytes: Num, top_k
     """One all-to-all in which every token travels to each of its k experts.
 
     Formula: k * X * (1 - 1/N) over the fabric, k * X * (1/N - 1/ranks) inside the node
-    Source: physics 6.4.
+    Source: model.md 6.4.
     """
     m, nodes = group
     inside = top_k * copy_bytes * (1.0 / nodes - 1.0 / ranks)
@@ -98,7 +98,7 @@ def hier_lanes(cluster: Cluster, group: Span, copy_bytes: Num, top_k: int) -> La
     """All-gather between equal positions of the nodes, then an all-to-all inside each node.
 
     Formula: X * (N - 1) over the fabric, then k * X * (m - 1)/m inside the node
-    Source: physics 6.4; half of the flat volume across 4 nodes at k = 8.
+    Source: model.md 6.4; half of the flat volume across 4 nodes at k = 8.
     """
     m, nodes = group
     return Lanes(

@@ -1,4 +1,4 @@
-"""Seconds of device time of one op: a roofline with tiles, waves and the price of a kernel (physics 7)."""
+"""Seconds of device time of one op: a roofline with tiles, waves and the price of a kernel (model.md 7)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def product_s(device: Device, m: Num, n: Num, k: Num, groups: Num, moved_bytes: 
     """`groups` products of m / groups rows: whole tiles in whole waves over the cores, or memory, whichever is longer.
 
     Formula: max(waves * (2 * tile_m * tile_n * k * cores / peak + tile_overhead), bytes / hbm) + gap
-    Source: physics 7.1; four shapes on 910B2C within 0.9 %, 18 shapes on H800 within 5.5 % on average.
+    Source: model.md 7.1; four shapes on 910B2C within 0.9 %, 18 shapes on H800 within 5.5 % on average.
     """
     tiles = groups * ceil(m / groups / device.tile_m) * ceil(n / device.tile_n)
     reached = device.peak_flop_per_s * device.matmul_max_frac / device.matmul_cores
@@ -44,7 +44,7 @@ def _product(device: Device, op: Op, grad_bytes: float) -> tuple[Num, Num]:
 
 
 def _attention(device: Device, op: Op) -> tuple[Num, Num]:
-    """Fused attention at a share of the peak. Source: physics 7.3."""
+    """Fused attention at a share of the peak. Source: model.md 7.3."""
     forward = op.flop / (device.peak_flop_per_s * device.attention_forward_frac) + device.kernel_gap_s
     rate = device.peak_flop_per_s * device.attention_backward_frac
     return forward, ATTENTION_BACKWARD_FLOP * op.flop / rate + device.kernel_gap_s

@@ -54,7 +54,7 @@ def paired_s(forward: Load, backward: Load) -> Num:
     """Forward of one microbatch merged with backward of another: the longest of what both need.
 
     Formula: max(busy_F + busy_B, inner_F + inner_B, outer_F + outer_B)
-    Source: physics 6.5 (arXiv 2603.07685; MindSpeed moe-fb-overlap), without slow-down of compute.
+    Source: model.md 6.5 (arXiv 2603.07685; MindSpeed moe-fb-overlap), without slow-down of compute.
     """
     busy = forward.busy + backward.busy
     lanes = maximum(forward.inner + backward.inner, forward.outer + backward.outer)

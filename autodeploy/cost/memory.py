@@ -1,4 +1,4 @@
-"""Bytes on the worst moment of a stage, term by term (physics 3 and 4.6)."""
+"""Bytes on the worst moment of a stage, term by term (model.md 3 and 4.6)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def state_bytes(job: Job, zero: Num, params: Num, shards: Num) -> dict[str, Num]
     """Weights, gradients and optimizer state of `params` parameters, sharded by the ZeRO stage.
 
     Formula: 2 x (/D from zero 3), grad_bytes x (/D from zero 2), 12 x (/D from zero 1)
-    Source: physics 3; arXiv 1910.02054 section 3, Megatron-LM's distributed optimizer.
+    Source: model.md 3; arXiv 1910.02054 section 3, Megatron-LM's distributed optimizer.
     """
     return {
         "weights": WEIGHT_BYTES * params / where(zero >= 3, shards, 1.0),
@@ -36,7 +36,7 @@ def state_bytes(job: Job, zero: Num, params: Num, shards: Num) -> dict[str, Num]
 def vocabulary_copies(model: Model, pp: int, role: Role) -> int:
     """Vocabulary matrices that a stage holds a second time: MTP needs embedding and head, tied weights one of both.
 
-    Source: physics 3; Megatron-LM gpt_model.py (rule V74).
+    Source: model.md 3; Megatron-LM gpt_model.py (rule V74).
     """
     if pp == 1:
         return 0
@@ -71,7 +71,7 @@ def bytes_per_param(job: Job, plan: PlanLike) -> tuple[Num, Num]:
 
 
 def communicator_bytes(machine: Machine, plan: PlanLike) -> Num:
-    """Buffers of every process group with more than one rank, and of the world. Source: physics 4.6."""
+    """Buffers of every process group with more than one rank, and of the world. Source: model.md 4.6."""
     sizes = (plan.tp, plan.cp, plan.dp, plan.pp, plan.ep, plan.etp, plan.edp)
     groups = total([1.0 * (size > 1) for size in sizes]) + 1.0
     return groups * machine.cluster.communicator_bytes
@@ -88,5 +88,5 @@ def transient_bytes(working: Mapping[Kind, Sequence[Num]], role: Role, rung: int
 
 
 def boundary_buffers(pp: int, boundary: Num) -> Num:
-    """Send and receive buffers of the pipeline, both ways. Source: physics 4.6."""
+    """Send and receive buffers of the pipeline, both ways. Source: model.md 4.6."""
     return 2.0 * boundary if pp > 1 else 0.0

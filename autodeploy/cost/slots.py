@@ -37,7 +37,7 @@ def backward_loads(role: Role, costs: Mapping[Kind, LayerCost], extra: Mapping[K
 
 
 def boundary_bytes(model: Model, job: Job, plan: PlanLike) -> Num:
-    """Activations of one microbatch between stages, per rank. Source: physics 5.3."""
+    """Activations of one microbatch between stages, per rank. Source: model.md 5.3."""
     return BF16 * model.hidden * tokens_of(job, plan).part
 
 

@@ -1,4 +1,4 @@
-"""What follows the pipeline on each stage: gradients reduced, optimizer, parameters gathered (physics 5.4, 6.5)."""
+"""What follows the pipeline on each stage: gradients reduced, optimizer, parameters gathered (model.md 5.4, 6.5)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _exposed(profile: Profile, overlap: Overlap, whole_s: Num, window_s: Num) ->
     """What a pass of the last (first) microbatch does not hide; nothing hides under merged passes.
 
     Formula: max(T / buckets, T - window * (1 - 1/buckets))
-    Source: physics 6.5; MindSpeed fb-overlap excludes overlap-grad-reduce.
+    Source: model.md 6.5; MindSpeed fb-overlap excludes overlap-grad-reduce.
     """
     if overlap == Overlap.PAIR or not profile.overlap_grad_reduce:
         return whole_s
@@ -81,7 +81,7 @@ def _exposed(profile: Profile, overlap: Overlap, whole_s: Num, window_s: Num) ->
 
 
 def optimizer_s(machine: Machine, dp: DataParallel, params: tuple[Num, Num]) -> Num:
-    """Adam over the rank's share of the state. Formula: 30 x / D / hbm. Source: physics 5.4."""
+    """Adam over the rank's share of the state. Formula: 30 x / D / hbm. Source: model.md 5.4."""
     share = params[0] / dp.dense_shards + params[1] / dp.expert_shards
     return hbm_s(machine.cluster.device, OPTIMIZER_BYTES * share)
 

@@ -28,7 +28,7 @@ TIME: tuple[Term, ...] = (
     Term(
         name="matmul", meaning="dense matrix products, forward and backward",
         formula="max(waves (2 tm tn k cores / peak + t_tile), bytes / hbm) + gap",
-        source="physics of tiled products: 910B2C shapes (mamf-finder), H800 shapes (DeepGEMM)", inputs=_PEAK,
+        source="tiles in waves: 910B2C shapes (mamf-finder), H800 shapes (DeepGEMM)", inputs=_PEAK,
     ),
     Term(
         name="experts", meaning="grouped products of the routed experts, on the busiest rank",

@@ -1,4 +1,4 @@
-"""The plan document: the JSON in which answers are kept, additive within a major version (design 5)."""
+"""The plan document: the JSON in which answers are kept, additive within a major version (docs/json.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lower bounds on a step that belong to a schedule, from given slot times (design 6.5).
+"""Lower bounds on a step that belong to a schedule, from given slot times.
 
 1F1B and interleaved: a stage cannot begin before the first microbatch has come down to it (fill), has all its
 own ops to run (work), and after its last backward that microbatch still has to travel back (drain).

@@ -1,4 +1,4 @@
-"""Op orders of every rank, as data (physics 5.1), and what can be read off them: live chunks and op counts."""
+"""Op orders of every rank, as data (model.md 5.1), and what can be read off them: live chunks and op counts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class OpCounts(NamedTuple):
 def warm_up(shape: Shape, rank: int) -> int:
     """Forwards before the first backward. Merging needs one more, so that its two halves are independent.
 
-    Source: Megatron-LM core/pipeline_parallel/schedules.py get_pp_rank_microbatches; physics 4.5, 5.1.
+    Source: Megatron-LM core/pipeline_parallel/schedules.py get_pp_rank_microbatches; model.md 4.5, 5.1.
     """
     ahead = shape.pp - rank - 1
     if shape.schedule == Schedule.INTERLEAVED:

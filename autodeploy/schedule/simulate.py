@@ -1,4 +1,4 @@
-"""The one simulator: longest path through a program, for many plans of one shape at once (physics 5.2)."""
+"""The one simulator: longest path through a program, for many plans of one shape at once (model.md 5.2)."""
 
 from __future__ import annotations
 

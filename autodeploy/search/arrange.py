@@ -215,7 +215,7 @@ def _counts(case: Case, role: Role, rank: int, microbatches: Num) -> OpCounts:
 
 
 def _exposed_sends(case: Case, microbatches: Num) -> Num:
-    """Messages in the open beyond fill and drain, which the bound already holds (physics 5.3)."""
+    """Messages in the open beyond fill and drain, which the bound already holds (model.md 5.3)."""
     pp, vpp = case.layout.pp, case.layout.vpp
     if vpp > 1:
         return 2.0 * pp * (vpp - 1)

@@ -21,7 +21,7 @@ class Job:
     mtp: bool = True
     """Train the model's MTP modules, where it has any."""
     expert_imbalance: AtLeastOne = 1.2
-    """Load of the busiest expert rank over the mean. 1.2: balancing loss or bias (physics: balanced routing
+    """Load of the busiest expert rank over the mean. 1.2: balancing loss or bias (balanced routing
     in training runs); 1.0: routing forced even. Multiplies expert matmul, all-to-all and routed activations."""
 
     @property

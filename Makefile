@@ -1,0 +1,44 @@
+# Every target sets up what it needs in .venv, with the versions of constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SPACE := search_spaces/pangu-ultra-moe-718b_atlas-800t-a2.toml
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: search test slow lint format types bench size clean
+
+search: $(VENV)/.ready  ## the main job: rank plans for Pangu Ultra MoE 718B
+	$(BIN)/autodeploy search $(SPACE)
+
+test: $(VENV)/.ready-dev  ## the default suite
+	$(BIN)/pytest --numprocesses 2
+
+slow: $(VENV)/.ready-dev  ## the tests that take minutes
+	$(BIN)/pytest -m slow --numprocesses 2 || test $$? -eq 5
+
+lint: $(VENV)/.ready-dev  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.ready-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.ready-dev  ## speed, as ratios in one run
+	for bench in benchmarks/bench_*.py; do $(BIN)/python $$bench; done
+
+size: $(VENV)/.ready-dev  ## how long files and functions are
+	$(BIN)/pytest -q -s tests/house/test_sizes.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	$(PIP) --editable '.[dev]'
+	touch $@
