@@ -94,15 +94,16 @@ def flat_lanes(cluster: Cluster, group: Span, ranks: Num, copy_bytes: Num, top_k
     )
 
 
-def hier_lanes(cluster: Cluster, group: Span, copy_bytes: Num, top_k: int) -> Lanes:
-    """All-gather between equal positions of the nodes, then an all-to-all inside each node.
+def hier_lanes(cluster: Cluster, group: Span, copy_bytes: Num, top_k: int, imbalance: Num) -> Lanes:
+    """All-gather between equal positions of the nodes, then an all-to-all inside each node. Every node gathers all
+    tokens, however they are routed; the second step ends with the busiest rank.
 
-    Formula: X * (N - 1) over the fabric, then k * X * (m - 1)/m inside the node
+    Formula: X * (N - 1) over the fabric, then imbalance * k * X * (m - 1)/m inside the node
     Source: model.md 6.4; half of the flat volume across 4 nodes at k = 8.
     """
     m, nodes = group
     return Lanes(
-        inner=top_k * copy_bytes * (m - 1.0) / m / port_bytes_per_s(cluster.node, m)
+        inner=imbalance * top_k * copy_bytes * (m - 1.0) / m / port_bytes_per_s(cluster.node, m)
         + cluster.node.latency_s * doublings(m),
         outer=copy_bytes * (nodes - 1.0) / cluster.fabric.effective_bytes_per_s
         + cluster.fabric.latency_s * doublings(nodes),

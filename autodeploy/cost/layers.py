@@ -90,7 +90,7 @@ class Traffic:
         all-to-all run at once, the two steps of a hierarchical one in turn."""
         sent = copy_bytes * self.imbalance
         flat = flat_lanes(self.cluster, self.ep, self.plan.ep, sent, self.top_k)
-        hier = hier_lanes(self.cluster, self.ep, sent, self.top_k)
+        hier = hier_lanes(self.cluster, self.ep, copy_bytes, self.top_k, self.imbalance)
         lanes = Lanes(*(where(self.is_hier, h, f) for h, f in zip(hier, flat, strict=True)))
         alone = where(self.is_hier, lanes.inner + lanes.outer, maximum(lanes.inner, lanes.outer))
         return Load(0.0, alone, lanes.inner, lanes.outer)

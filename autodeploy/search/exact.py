@@ -104,8 +104,8 @@ def search_exact(
     gap = ranking.gap_frac()
     if not progress.fits:
         status = "infeasible"
-    elif status == "optimal" and gap > 0.0:
-        status = "gap"
+    elif status == "timeout" and gap == 0.0:
+        status = "optimal"
     return Outcome(
         space=space, enumeration=found, screened=screened, status=status, rows=rows, step_s=steps,
         simulated=progress.simulated, gap_frac=gap, refused=found.refused,
@@ -184,12 +184,12 @@ class _Ranking:
 def _simulate_all(ranking: _Ranking, progress: Progress, timeout_s: float | None, report: Report) -> Status:
     try:
         while (batch := ranking.next_batch()) is not None:
-            if timeout_s is not None and time.monotonic() - progress.started_s > timeout_s:
-                return "timeout"
             ranking.simulate(*batch)
             progress.simulated += len(batch[1])
             progress.best_s, progress.gap_frac = float(ranking.step_s.min()), ranking.gap_frac()
             report(progress)
+            if timeout_s is not None and time.monotonic() - progress.started_s > timeout_s:
+                return "timeout"
     except KeyboardInterrupt:
         return "interrupted"
     return "optimal"
