@@ -8,15 +8,16 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from autodeploy.analysis.ops import MODULE_WORDS
 from autodeploy.formats.document import varying
 from autodeploy.formats.short import short_form
 from autodeploy.legality.rules import RULES
 from autodeploy.search.exact import Outcome, Progress
 from autodeploy.search.result import PlanResult
 from autodeploy.spec.space import Space
-from autodeploy.units import format_seconds, gib
+from autodeploy.units import TERA, format_seconds, gib
 
-WIDE = 170
+WIDE = 200
 """Columns where the output is no terminal."""
 
 
@@ -27,49 +28,47 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def recompute_text(result: PlanResult) -> str:
-    """What the stage that rebuilds most rebuilds, and how many stages rebuild anything."""
-    most = max(result.arrangement.recompute, key=len)
-    busy = sum(1 for modules in result.arrangement.recompute if modules)
-    if not most:
+    """How far up the ladder the stage goes that rebuilds most, and how many stages rebuild anything."""
+    stages = result.arrangement.recompute
+    names = {name for modules in stages for name in modules}
+    if not names:
         return "-"
-    if any("full" in modules for modules in result.arrangement.recompute):
-        most = ("full",)
-    where = (
-        "" if busy == len(result.arrangement.recompute) else f" ({busy} of {len(result.arrangement.recompute)} stages)"
-    )
-    return "+".join(most) + where
+    furthest = max(names, key=MODULE_WORDS.index)
+    busy = sum(1 for modules in stages if modules)
+    where = "" if busy == len(stages) else f", {busy}/{len(stages)} stages"
+    return f"to {furthest}{where}"
 
 
 def ranked_table(space: Space, results: Sequence[PlanResult]) -> Table:
     """Rank, plan and the figures that decide between plans."""
-    peak = space.cluster.device.peak_flop_per_s / 1e12
-    table = Table(title=f"{space.name}: {space.model.title} on {space.devices} x {space.cluster.device.name}, "
-                  f"{space.job.seq_len} tokens x {space.job.gbs} sequences", title_justify="left")  # fmt: skip
+    title = (
+        f"{space.model.title} on {space.devices} x {space.cluster.device.name}, {space.job.gbs} sequences of "
+        f"{space.job.seq_len} tokens a step"
+    )
+    table = Table(title=title, title_justify="left")
+    plans = [short_form(result.plan, varying(space)) for result in results]
     table.add_column("#", justify="right")
-    table.add_column("plan", no_wrap=True)
+    table.add_column("plan", overflow="fold", min_width=max(map(len, plans)))
     table.add_column("layout")
-    table.add_column("tok/s/dev", justify="right")
-    table.add_column("step", justify="right")
-    table.add_column(f"MFU of {peak:g} TF", justify="right")
-    table.add_column(f"peak of {gib(space.cluster.device.usable_bytes):.1f} GiB", justify="right")
-    table.add_column("bubble", justify="right")
-    table.add_column("exposed comm", justify="right")
-    table.add_column("recompute", overflow="fold")
-    table.add_column("limited by")
-    for rank, result in enumerate(results, 1):
-        table.add_row(str(rank), *_cells(space, result))
+    peak_tf = space.cluster.device.peak_flop_per_s / TERA
+    usable = gib(space.cluster.device.usable_bytes)
+    for name in ("tok/s/dev", "step", f"MFU, {peak_tf:g} TF", f"GiB of {usable:.1f}", "bubble", "exposed comm"):
+        table.add_column(name, justify="right")
+    for name in ("recompute", "limited by"):
+        table.add_column(name)
+    for rank, (plan, result) in enumerate(zip(plans, results, strict=True), 1):
+        table.add_row(str(rank), plan, *_cells(result))
     return table
 
 
-def _cells(space: Space, result: PlanResult) -> tuple[str, ...]:
+def _cells(result: PlanResult) -> tuple[str, ...]:
     exposed = result.exposed_communication_s / result.step_time_s
     return (
-        short_form(result.plan, varying(space)),
         result.arrangement.layout_rule,
         f"{result.tokens_per_s_per_device:.1f}",
         format_seconds(result.step_time_s),
         f"{result.mfu_frac:.1%}",
-        f"{gib(result.peak_memory_bytes):.1f} GiB",
+        f"{gib(result.peak_memory_bytes):.1f}",
         f"{result.bubble_frac:.1%}",
         f"{exposed:.1%}",
         recompute_text(result),
