@@ -1,0 +1,88 @@
+"""The screen: a million plans in columns against the scalar path, one plan at a time, over the same formulas."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from measure import PANGU_718B, answer, arguments, median_s, say
+
+from autodeploy.catalog.lookup import load_space
+from autodeploy.search.arrange import Arranged
+from autodeploy.search.enumerate import enumerate_plans
+from autodeploy.search.evaluate import arranged
+from autodeploy.search.screen import Screened, screen
+from autodeploy.spec.plan import PlanTable
+from autodeploy.spec.space import Space, with_values
+
+WIDER: dict[str, Any] = {
+    "tp": (1, 2, 4, 8, 16, 32),
+    "vpp": tuple(range(1, 17)),
+    "etp": (1, 2, 4, 8, 16, 32, 64),
+    "mbs": (1, 2, 3, 4, 6, 8, 9, 12, 16),
+    "sp": (False, True),
+    "zero": (0, 1),
+}
+"""Values beside those of the space file: a million legal plans and more."""
+COMPARED = ("screen_s", "bound_s", "peak_bytes", "fits")
+
+
+def wide_space() -> Space:
+    """The 718B space, widened."""
+    return with_values(load_space(PANGU_718B), **WIDER)
+
+
+def some_rows(size: int, count: int, seed: int) -> np.ndarray:
+    """Distinct random rows in ascending order."""
+    return np.sort(np.random.default_rng(seed).choice(size, min(count, size), replace=False))
+
+
+def same(screened: Screened, rows: np.ndarray, singles: list[Arranged]) -> bool:
+    """Whether columns and single plans agree bit for bit."""
+    return all(
+        float(getattr(screened, name)[row]) == float(getattr(single, name))
+        for row, single in zip(rows, singles, strict=True)
+        for name in COMPARED
+    )
+
+
+def one_by_one(space: Space, plans: PlanTable, rows: np.ndarray) -> tuple[float, list[Arranged]]:
+    """CPU seconds of the scalar path over some rows, and what it finds. Layers that plans share stay cached."""
+    chosen = [plans.row(int(row)) for row in rows]
+    started = time.process_time()
+    found = [arranged(space, plan) for plan in chosen]
+    return time.process_time() - started, found
+
+
+def run(plans: int, sample: int, repeats: int) -> dict[str, Any]:
+    """Plans per CPU second of both paths, and their ratio."""
+    space = wide_space()
+    enumeration = enumerate_plans(space)
+    enumerate_s = median_s(lambda: enumerate_plans(space), repeats, warm_up=False)
+    legal = enumeration.legal
+    table = legal.rows(some_rows(len(legal), plans, seed=1))
+    columns_s = median_s(lambda: screen(space, table), repeats)
+    screened = screen(space, table)
+    one_by_one(space, table, some_rows(len(table), max(sample // 4, 1), seed=2))  # warm-up
+    rows = some_rows(len(table), sample, seed=3)
+    scalar_s, singles = one_by_one(space, table, rows)
+    columns_rate, scalar_rate = len(table) / columns_s, len(rows) / scalar_s
+    work = {
+        "candidates": enumeration.candidates, "legal": len(legal), "screened": len(table), "sample": len(rows),
+        "cases": len(screened.cases), "repeats": repeats, "enumerated_per_cpu_s": round(len(legal) / enumerate_s),
+        "columns_plans_per_cpu_s": round(columns_rate), "scalar_plans_per_cpu_s": round(scalar_rate),
+    }  # fmt: skip
+    seconds = {"enumerate_cpu": enumerate_s, "columns_cpu": columns_s, "scalar_cpu": scalar_s}
+    ratios = {"columns_over_scalar": columns_rate / scalar_rate}
+    return answer("screen", work, seconds, ratios, bit_for_bit=same(screened, rows, singles))
+
+
+if __name__ == "__main__":
+    asked = arguments(
+        "Plans screened per CPU second.",
+        plans=(1_000_000, "legal plans to screen"),
+        sample=(2000, "plans of the scalar path"),
+        repeats=(3, "timed repeats"),
+    )
+    say(run(asked.plans, asked.sample, asked.repeats))

@@ -1,0 +1,87 @@
+"""The simulator: plans of one shape together against one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from measure import answer, arguments, median_s, say
+
+from autodeploy.schedule.orders import Shape
+from autodeploy.schedule.program import compile_program
+from autodeploy.schedule.simulate import simulate
+from autodeploy.spec.plan import Overlap, Schedule
+
+BATCHES = (1, 32, 256, 1024)
+PP, VPP, MICROBATCHES = 16, 2, 48
+Durations = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]
+
+
+def shape_of(overlap: Overlap, pp: int, vpp: int, microbatches: int) -> Shape:
+    """1F1B without interleaving, else interleaved."""
+    schedule = Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B
+    return Shape(schedule, pp, vpp, microbatches, overlap)
+
+
+def durations(shape: Shape, plans: int) -> Durations:
+    """Random slot times of some plans, unequal over slots."""
+    draw = np.random.default_rng(0)
+    slots = (shape.pp * shape.vpp, plans)
+    forward, backward = draw.uniform(0.8, 1.2, slots), draw.uniform(1.6, 2.4, slots)
+    merged = None
+    if shape.overlap == Overlap.PAIR:
+        merged = draw.uniform(2.4, 3.6, (shape.pp, shape.vpp, shape.vpp, plans))
+    return forward, backward, merged, draw.uniform(0.0, 0.1, plans)
+
+
+def columns(times: Durations, first: int, stop: int) -> Durations:
+    """Some plans of a batch, in arrays of their own."""
+    forward, backward, merged, send = times
+    own = None if merged is None else merged[..., first:stop].copy()
+    return forward[:, first:stop].copy(), backward[:, first:stop].copy(), own, send[first:stop].copy()
+
+
+def measure(shape: Shape, batches: Sequence[int], repeats: int) -> tuple[dict[str, float], bool]:
+    """CPU seconds to compile, and per plan at every batch size; whether batches agree with single plans."""
+    compile_s = median_s(lambda: compile_program.__wrapped__(shape), repeats)
+    program, seconds = compile_program(shape), {"compile_cpu": compile_s}
+    whole = durations(shape, max(batches))
+    together = simulate(program, *whole)
+    equal = True
+    for plans in batches:
+        times = columns(whole, 0, plans)
+        loops = max(max(batches) // plans // 16, 1)
+        cpu_s = median_s(lambda t=times, n=loops: [simulate(program, *t) for _ in range(n)], repeats)
+        seconds[f"per_plan_at_{plans}_cpu"] = cpu_s / loops / plans
+        equal &= bool((simulate(program, *times) == together[:, :plans]).all())
+    return seconds, equal
+
+
+def run(pp: int, vpp: int, microbatches: int, repeats: int, batches: Sequence[int] = BATCHES) -> dict[str, Any]:
+    """Plans per CPU second of every batch size, without overlap and with merged passes."""
+    work: dict[str, Any] = {"pp": pp, "vpp": vpp, "microbatches": microbatches, "batches": list(batches)}
+    seconds, ratios, equal = {}, {}, True
+    for overlap in Overlap:
+        word, shape = overlap.name.lower(), shape_of(overlap, pp, vpp, microbatches)
+        seconds[word], held = measure(shape, batches, repeats)
+        equal &= held
+        each = {plans: seconds[word][f"per_plan_at_{plans}_cpu"] for plans in batches}
+        work[f"{word}_ops"] = len(compile_program(shape).rank)
+        work[f"{word}_plans_per_cpu_s"] = {str(plans): round(1.0 / cpu_s) for plans, cpu_s in each.items()}
+        single = each[min(batches)]
+        ratios |= {f"{word}_{plans}_over_1": single / cpu_s for plans, cpu_s in each.items() if plans > min(batches)}
+    return answer("simulate", work, seconds, ratios, batch_equals_single=equal)
+
+
+if __name__ == "__main__":
+    asked = arguments(
+        "Plans simulated per CPU second.",
+        plans=(1024, "plans of the largest batch"),
+        pp=(PP, "stages"),
+        vpp=(VPP, "chunks a stage"),
+        microbatches=(MICROBATCHES, "microbatches"),
+        repeats=(5, "timed repeats"),
+    )
+    sizes = tuple(plans for plans in BATCHES if plans < asked.plans) + (asked.plans,)
+    say(run(asked.pp, asked.vpp, asked.microbatches, asked.repeats, sizes))
