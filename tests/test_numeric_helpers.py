@@ -12,7 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autodeploy.numeric import (
-    ceil, doublings, floor, gather, is_column, largest, maximum, minimum, order_of, pick, total, where,
+    ceil,
+    doublings,
+    floor,
+    gather,
+    is_column,
+    largest,
+    maximum,
+    minimum,
+    order_of,
+    pick,
+    total,
+    where,
 )  # fmt: skip
 
 NUMBERS = st.floats(-1e12, 1e12)

@@ -27,7 +27,7 @@ class Lanes(NamedTuple):
 
 def span(cluster: Cluster, size: Num, stride: Num) -> Span:
     """A group of `size` ranks, each `stride` ranks from the next (rank order: see spec.plan.RANK_ORDER)."""
-    inner = minimum(size, maximum(floor(cluster.node.size / stride), 1.0))
+    inner = minimum(size, maximum(floor(cluster.inner.size / stride), 1.0))
     return Span(inner=inner, nodes=ceil(size / inner))
 
 
@@ -72,8 +72,8 @@ def gather_rates(cluster: Cluster, group: Span) -> Rates:
     """
     m, nodes = group
     return Rates(
-        inner_s_per_byte=(m - 1.0) / m / port_bytes_per_s(cluster.node, m),
-        inner_s=cluster.node.latency_s * doublings(m),
+        inner_s_per_byte=(m - 1.0) / m / port_bytes_per_s(cluster.inner, m),
+        inner_s=cluster.inner.latency_s * doublings(m),
         outer_s_per_byte=(nodes - 1.0) / nodes / m / cluster.fabric.effective_bytes_per_s,
         outer_s=cluster.fabric.latency_s * doublings(nodes),
     )
@@ -89,7 +89,7 @@ def flat_lanes(cluster: Cluster, group: Span, ranks: Num, copy_bytes: Num, top_k
     inside = top_k * copy_bytes * (1.0 / nodes - 1.0 / ranks)
     across = top_k * copy_bytes * (1.0 - 1.0 / nodes)
     return Lanes(
-        inner=inside / port_bytes_per_s(cluster.node, m) + cluster.node.latency_s * doublings(m),
+        inner=inside / port_bytes_per_s(cluster.inner, m) + cluster.inner.latency_s * doublings(m),
         outer=across / cluster.fabric.effective_bytes_per_s + cluster.fabric.latency_s * doublings(nodes),
     )
 
@@ -103,8 +103,8 @@ def hier_lanes(cluster: Cluster, group: Span, copy_bytes: Num, top_k: int, imbal
     """
     m, nodes = group
     return Lanes(
-        inner=imbalance * top_k * copy_bytes * (m - 1.0) / m / port_bytes_per_s(cluster.node, m)
-        + cluster.node.latency_s * doublings(m),
+        inner=imbalance * top_k * copy_bytes * (m - 1.0) / m / port_bytes_per_s(cluster.inner, m)
+        + cluster.inner.latency_s * doublings(m),
         outer=copy_bytes * (nodes - 1.0) / cluster.fabric.effective_bytes_per_s
         + cluster.fabric.latency_s * doublings(nodes),
     )
@@ -112,7 +112,7 @@ def hier_lanes(cluster: Cluster, group: Span, copy_bytes: Num, top_k: int, imbal
 
 def send_s(cluster: Cluster, ranks_apart: Num, job_ranks: Num, message_bytes: Num) -> Num:
     """Point to point between neighbouring stages: over the fabric unless the whole job sits in one node."""
-    inside = cluster.node.latency_s + message_bytes / cluster.node.effective_bytes_per_s
+    inside = cluster.inner.latency_s + message_bytes / cluster.inner.effective_bytes_per_s
     outside = cluster.fabric.latency_s + message_bytes / cluster.fabric.effective_bytes_per_s
-    in_node = (job_ranks <= cluster.node.size) & (ranks_apart < cluster.node.size)
+    in_node = (job_ranks <= cluster.inner.size) & (ranks_apart < cluster.inner.size)
     return where(in_node, inside, outside)

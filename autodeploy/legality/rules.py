@@ -100,7 +100,7 @@ def _p02(q: Question, p: PlanLike) -> Num:
 
 
 def _p03(q: Question, p: PlanLike) -> Num:
-    return (p.dispatch == Dispatch.FLAT) | ((p.ep > 1) & (p.etp * p.ep > q.cluster.node.size))
+    return (p.dispatch == Dispatch.FLAT) | ((p.ep > 1) & (p.etp * p.ep > q.cluster.inner.size))
 
 
 def _p04(q: Question, p: PlanLike) -> Num:

@@ -91,7 +91,7 @@ def cluster_table(cluster: Cluster) -> Table:
     for name in ("field", "value", "source"):
         table.add_column(name)
     facts = asdict(cluster)
-    for key in ("device", "node", "fabric"):
+    for key in (name for name in ("device", "node", "supernode", "fabric") if facts[name]):
         for name, value in facts[key].items():
             table.add_row(f"{key}.{name}", human(name, value), cluster.sources.get(f"{key}.{name}", ""))
     for name in ("pipelined_collectives", "communicator_bytes", "fragmentation_frac"):

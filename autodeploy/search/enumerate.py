@@ -50,7 +50,7 @@ def field_values(space: Space) -> dict[str, tuple]:
         "pp": lambda: tuple(d for d in divisors(space.devices) if d <= model.layers + 2),
         "cp": lambda: divisors(space.devices),
         "ep": lambda: divisors(moe.experts) if moe else (1,),
-        "etp": lambda: tuple(d for d in divisors(moe.expert_width) if d <= space.cluster.node.size) if moe else (1,),
+        "etp": lambda: tuple(d for d in divisors(moe.expert_width) if d <= space.cluster.inner.size) if moe else (1,),
     }
     values = {
         name: make() if getattr(plan, name) == "divisors" else getattr(plan, name) for name, make in whole.items()

@@ -69,7 +69,7 @@ def _held(space: Space, result: PlanResult) -> Space:
 
 def _wider(space: Space, result: PlanResult) -> dict[str, tuple[int, ...]]:
     p, moe = result.plan, space.model.moe
-    node = space.cluster.node.size
+    node = space.cluster.inner.size
     options = {
         "mbs": tuple(range(1, p.mbs)),
         "zero": (1,) if p.zero == 0 else (),

@@ -70,7 +70,10 @@ class Cluster:
     title: str
     device: Device
     node: Level
+    """Devices of one server: they are bought, booked and named together."""
     fabric: Level
+    supernode: Level | None = None
+    """Servers joined by the same fast links (CloudMatrix384, NVL72), where there are such."""
     pipelined_collectives: bool
     """True where a collective over two levels streams through both at once; False where the steps add."""
     communicator_bytes: Positive
@@ -78,3 +81,8 @@ class Cluster:
     fragmentation_frac: LostFrac
     """Share of the allocated memory lost to the allocator."""
     sources: dict[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def inner(self) -> Level:
+        """The level below the fabric: the supernode where there is one, else the node."""
+        return self.supernode or self.node

@@ -5,7 +5,7 @@ Notation: NVIDIA/Megatron-LM:megatron/core/transformer/pipeline_parallel_layer_l
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
@@ -120,8 +120,8 @@ def test_slots_hold_the_kinds_in_the_order_of_the_model(name: str, rule: str, pp
     held = {kind: [slot[kind] for slot in layout.slots] for kind in KINDS}
     assert {kind: sum(column) for kind, column in held.items()} == {kind: counts.get(kind, 0) for kind in KINDS}
     used = [kind for kind in KINDS if counts.get(kind)]
-    for lower, upper in zip(used, used[1:], strict=False):
-        begun = [i for i, n in enumerate(held[upper]) if n][0]
+    for lower, upper in pairwise(used):
+        begun = next(i for i, n in enumerate(held[upper]) if n)
         done = [i for i, n in enumerate(held[lower]) if n][-1]
         assert done <= begun
 
@@ -166,7 +166,9 @@ def test_spreading_loses_nothing(items: int, slots: int) -> None:
 def test_light_ends_weigh_no_more_than_a_layer_above_the_rest(name: str, pp: int, vpp: int) -> None:
     model, layout = model_of(name), layout_of(name, "light", pp, vpp)
     units = layer_units(model, job_of()) | {Kind.DENSE: 1.0, Kind.SPARSE: 1.0}
-    weights = [sum(count * units.get(kind, 0.0) for kind, count in zip(KINDS, slot, strict=True)) for slot in layout.slots]
+    weights = [
+        sum(count * units.get(kind, 0.0) for kind, count in zip(KINDS, slot, strict=True)) for slot in layout.slots
+    ]
     middle = max(weights[1:-1])
     assert weights[0] <= middle + 1.0
     assert weights[-1] <= middle + 1.0 or expand(layout.notation)[-1].count("t") == 0

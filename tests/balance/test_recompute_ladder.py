@@ -6,6 +6,7 @@ keeps the input of a layer alone (arXiv 2205.05198 section 5).
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def test_climbing_keeps_less_and_repeats_more(name: str, plan: dict[str, int]) -
     made = ladder_of(name, plan, "fit")
     for kind, kept in made.kept_bytes.items():
         assert len(kept) == made.rungs
-        assert all(upper <= lower for lower, upper in zip(kept, kept[1:], strict=False))
+        assert all(upper <= lower for lower, upper in itertools.pairwise(kept))
         work = [seconds(made, kind, rung) for rung in range(made.rungs)]
         assert work == sorted(work)
         assert work[0] == 0.0

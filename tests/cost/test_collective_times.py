@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autodeploy.cost.collectives import (
-    Lanes, Span, flat_lanes, gather_rates, hier_lanes, port_bytes_per_s, send_s, serial, span,
+    Lanes,
+    Span,
+    flat_lanes,
+    gather_rates,
+    hier_lanes,
+    port_bytes_per_s,
+    send_s,
+    serial,
+    span,
 )  # fmt: skip
 from autodeploy.spec.cluster import Cluster
 from tests.builders import cluster_of
@@ -64,9 +72,18 @@ def test_all_reduce_on_a_mesh_is_the_measured_bandwidth() -> None:
 def test_hierarchical_dispatch_sends_n_over_k_of_the_flat_volume(name: str, nodes: int, ratio: float) -> None:
     # k = 8: 1 copy against 4 across two nodes, 3 against 6 across four, 7 against 7 across eight
     cluster, group = without_latency(name), Span(8, nodes)
-    hier = hier_lanes(cluster, group, COPY_BYTES, 8)
+    hier = hier_lanes(cluster, group, COPY_BYTES, 8, 1.0)
     flat = flat_lanes(cluster, group, 8 * nodes, COPY_BYTES, 8)
     assert hier.outer / flat.outer == pytest.approx(ratio, rel=1e-12)
+
+
+@given(imbalance=st.floats(1.0, 8.0), nodes=st.integers(2, 16))
+def test_imbalance_slows_the_exchange_inside_a_node_alone(imbalance: float, nodes: int) -> None:
+    # every node gathers every token, wherever it is routed
+    cluster, group = without_latency("atlas-800t-a2"), Span(8, nodes)
+    even, skewed = (hier_lanes(cluster, group, COPY_BYTES, 8, load) for load in (1.0, imbalance))
+    assert skewed.outer == even.outer
+    assert skewed.inner == pytest.approx(imbalance * even.inner, rel=1e-12)
 
 
 @pytest.mark.parametrize(("nodes", "copies"), [(1, 0.0), (2, 4.0), (4, 6.0), (8, 7.0)])
@@ -99,7 +116,7 @@ def test_a_group_of_one_takes_no_time(name: str) -> None:
     cluster, alone = cluster_of(name), Span(1, 1)
     assert gather_rates(cluster, alone).lanes(COPY_BYTES) == Lanes(0.0, 0.0)
     assert flat_lanes(cluster, alone, 1, COPY_BYTES, 8) == Lanes(0.0, 0.0)
-    assert hier_lanes(cluster, alone, COPY_BYTES, 8) == Lanes(0.0, 0.0)
+    assert hier_lanes(cluster, alone, COPY_BYTES, 8, 1.2) == Lanes(0.0, 0.0)
 
 
 @pytest.mark.parametrize("stride", [1, 2, 4, 8, 16, 64])
@@ -113,6 +130,16 @@ def test_a_span_covers_the_group(name: str, size: int, stride: int) -> None:
     assert found.inner == touched.count(0)
 
 
+def test_a_supernode_keeps_its_groups_off_the_fabric() -> None:
+    # 384 devices on one set of links, as CloudMatrix384 has them (arXiv 2506.12708)
+    node = cluster_of("atlas-800t-a2")
+    joined = replace(node, supernode=replace(node.fabric, name="links", size=384))
+    for size, stride in ((384, 1), (48, 8), (16, 16)):
+        assert span(joined, size, stride) == Span(size, 1)
+        assert gather_rates(joined, span(joined, size, stride)).lanes(1.0).outer == 0.0
+    assert span(joined, 768, 1) == Span(384, 2)
+
+
 @given(
     name=st.sampled_from(CLUSTERS), size=DEGREES, stride=DEGREES, moved=st.floats(0.0, 1e11), times=st.floats(1.0, 10.0)
 )
@@ -123,7 +150,7 @@ def test_more_bandwidth_is_never_slower(name: str, size: int, stride: int, moved
     for make in (
         lambda c: gather_rates(c, group).lanes(moved),
         lambda c: flat_lanes(c, group, size, moved, 8),
-        lambda c: hier_lanes(c, group, moved, 8),
+        lambda c: hier_lanes(c, group, moved, 8, 1.2),
     ):
         assert all(after <= before for before, after in zip(make(slow), make(fast), strict=True))
         assert serial(fast, make(fast)) <= serial(slow, make(slow))

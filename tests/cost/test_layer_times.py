@@ -21,7 +21,17 @@ from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Kind
 from autodeploy.spec.plan import Dispatch, table_of
 from tests.builders import (
-    SPACE_IDS, SPACES, cluster_of, costs_of, job_of, machine_of, model_of, ops_of, plan_of, some_rows, space_of,
+    SPACE_IDS,
+    SPACES,
+    cluster_of,
+    costs_of,
+    job_of,
+    machine_of,
+    model_of,
+    ops_of,
+    plan_of,
+    some_rows,
+    space_of,
 )  # fmt: skip
 
 PLANS = st.fixed_dictionaries({

@@ -115,9 +115,7 @@ def layout_of(name: str, pp: int, vpp: int, rule: str) -> Layout:
 def copies(name: str, pp: int, vpp: int, rule: str) -> dict[int, int]:
     """Stages that hold a vocabulary matrix a second time, and how many."""
     layout = layout_of(name, pp, vpp, rule)
-    found = {
-        stage: vocabulary_copies(model_of(name), pp, role) for role in layout.roles for stage in role.stages
-    }
+    found = {stage: vocabulary_copies(model_of(name), pp, role) for role in layout.roles for stage in role.stages}
     return {stage: count for stage, count in found.items() if count}
 
 
@@ -150,9 +148,7 @@ def test_stages_together_hold_the_model_and_the_copies(name: str, rule: str, pp:
         return
     costs = costs_of(model, plan_of(pp=pp, vpp=vpp))
     matrix = 1.0 * model.vocab * model.hidden
-    held = [
-        stage_params(model, pp, layout.roles[layout.role_of_stage[stage]], costs, matrix) for stage in range(pp)
-    ]
+    held = [stage_params(model, pp, layout.roles[layout.role_of_stage[stage]], costs, matrix) for stage in range(pp)]
     one = stage_params(model, 1, layout_of(name, 1, 1, "even").roles[0], costs, matrix)
     extra = sum(copies(name, pp, vpp, rule).values()) * matrix
     assert sum(dense for dense, _ in held) == one[0] + extra

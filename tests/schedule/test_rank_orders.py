@@ -39,9 +39,7 @@ def test_orders_are_those_of_the_papers(pp: int, vpp: int, microbatches: int, pa
 
 @PAIRS
 @ALL_SIZES
-def test_every_pass_occurs_once_and_forward_comes_first(
-    pp: int, vpp: int, microbatches: int, pair: bool
-) -> None:
+def test_every_pass_occurs_once_and_forward_comes_first(pp: int, vpp: int, microbatches: int, pair: bool) -> None:
     shape = shape_of(pp, vpp, microbatches, pair)
     every = {(m, c) for m in range(microbatches) for c in range(vpp)}
     for rank in range(pp):
@@ -101,9 +99,7 @@ def test_1f1b_keeps_p_minus_r_microbatches(pp: int, microbatches: int) -> None:
 
 @PAIRS
 @pytest.mark.parametrize(("pp", "vpp", "microbatches"), INTERLEAVED)
-def test_interleaving_keeps_the_published_number_of_chunks(
-    pp: int, vpp: int, microbatches: int, pair: bool
-) -> None:
+def test_interleaving_keeps_the_published_number_of_chunks(pp: int, vpp: int, microbatches: int, pair: bool) -> None:
     for rank in range(pp):
         most = max(sum(vector) for vector in live_chunks(shape_of(pp, vpp, microbatches, pair), rank))
         assert most == min(2 * (pp - rank - 1) + (vpp - 1) * pp + 1 + pair, microbatches * vpp)

@@ -39,9 +39,7 @@ def test_1f1b_has_the_bubble_of_p_minus_1(pp: int, microbatches: int, forward: f
 
 @FAST
 @given(pp=st.integers(2, 8), vpp=st.integers(2, 6), groups=st.integers(1, 4), forward=SECONDS, backward=SECONDS)
-def test_interleaving_divides_the_bubble_by_v(
-    pp: int, vpp: int, groups: int, forward: float, backward: float
-) -> None:
+def test_interleaving_divides_the_bubble_by_v(pp: int, vpp: int, groups: int, forward: float, backward: float) -> None:
     shape = shape_of(pp, vpp, groups * pp)
     step = finished(shape, equal_times(shape, forward, backward)).max()
     work = groups * pp * vpp * (forward + backward)
@@ -50,9 +48,7 @@ def test_interleaving_divides_the_bubble_by_v(
 
 @FAST
 @given(pp=st.integers(2, 6), vpp=st.integers(2, 5), groups=st.integers(1, 4), forward=SECONDS, backward=SECONDS)
-def test_interleaving_exposes_messages_once(
-    pp: int, vpp: int, groups: int, forward: float, backward: float
-) -> None:
+def test_interleaving_exposes_messages_once(pp: int, vpp: int, groups: int, forward: float, backward: float) -> None:
     # down and up the P V slots once, while a message is short against a chunk
     shape, send = shape_of(pp, vpp, groups * pp), 1e-3 * min(forward, backward)
     silent, sending = (equal_times(shape, forward, backward, c) for c in (0.0, send))
@@ -149,7 +145,7 @@ def test_a_slower_slot_is_never_faster(slot: int, pair: bool) -> None:
 
 def test_an_order_that_waits_for_itself_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     # the first stage asks for gradients before it has sent anything
-    def reversed_order(shape: Shape, rank: int):  # noqa: ANN202
+    def reversed_order(shape: Shape, rank: int):
         order = rank_order(shape, rank)
         return type(order)(*(column[::-1] for column in order)) if rank == 0 else order
 
