@@ -67,5 +67,7 @@ def load_space(path: Path, gbs: int | None = None) -> Space:
         devices=asked.devices,
         job=job,
         plan=asked.plan,
+        only=asked.only,
+        ban=asked.ban,
         inputs={"model": asked.model, "cluster": asked.cluster, "target": asked.target},
     )

@@ -13,8 +13,8 @@ from autodeploy.catalog.lookup import load_space
 from autodeploy.cli.exits import DONE, INTERRUPTED, NOTHING_FITS, say
 from autodeploy.errors import NoFeasiblePlan, spec_error
 from autodeploy.formats.document import check_writable, search_document, to_json, write_text
-from autodeploy.legality.rules import RULES
 from autodeploy.report.tables import console, progress_line, search_report
+from autodeploy.search.enumerate import describe
 from autodeploy.search.evaluate import evaluate
 from autodeploy.search.exact import Outcome, Progress, search_exact
 from autodeploy.search.nearest import nearest_miss
@@ -100,6 +100,6 @@ def _exit_code(space: Space, outcome: Outcome) -> int:
 
 
 def _no_legal_plan(space: Space, outcome: Outcome) -> Exception:
-    counts = "; ".join(f"{count:,} by {rule}: {RULES[rule].text}" for rule, count in outcome.refused.items())
+    counts = "; ".join(f"{count:,} by {describe(rule)}" for rule, count in outcome.refused.items())
     return spec_error("plan", f"no legal plan among {outcome.enumeration.candidates:,} candidates ({counts})",
                       "wider values", source=space.name)  # fmt: skip

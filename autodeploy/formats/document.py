@@ -57,6 +57,8 @@ def inputs_document(space: Space) -> dict[str, Any]:
         "devices": space.devices,
         "job": asdict(space.job),
         "plan": asdict(space.plan),
+        "only": list(space.only),
+        "ban": list(space.ban),
         "model": asdict(space.model),
         "cluster": asdict(space.cluster),
         "target": asdict(space.target),
@@ -173,6 +175,8 @@ def document_space(data: Mapping[str, Any], source: str) -> Space:
             devices=inputs["devices"],
             job=parse(Job, inputs["job"], source),
             plan=parse(PlanValues, inputs["plan"], source),
+            only=tuple(inputs.get("only", ())),
+            ban=tuple(inputs.get("ban", ())),
             inputs=inputs["names"],
         )
     except (KeyError, TypeError) as error:

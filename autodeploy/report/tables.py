@@ -11,7 +11,7 @@ from rich.text import Text
 from autodeploy.analysis.ops import MODULE_WORDS
 from autodeploy.formats.document import varying
 from autodeploy.formats.short import short_form
-from autodeploy.legality.rules import RULES
+from autodeploy.search.enumerate import describe
 from autodeploy.search.exact import Outcome, Progress
 from autodeploy.search.result import PlanResult
 from autodeploy.spec.space import Space
@@ -83,7 +83,7 @@ def refusals(refused: Mapping[str, int], not_fitting: int) -> Table:
     table.add_column()
     table.add_column()
     for rule, count in refused.items():
-        table.add_row(f"{count:,}", rule, RULES[rule].text)
+        table.add_row(f"{count:,}", *describe(rule).split(": ", 1))
     if not_fitting:
         table.add_row(
             f"{not_fitting:,}",

@@ -10,7 +10,7 @@ import numpy as np
 
 from autodeploy.errors import Fault, SpecError, spec_error
 from autodeploy.legality.rules import RULES
-from autodeploy.search.enumerate import broken_rules, enumerate_plans, field_values, rules_to_blame
+from autodeploy.search.enumerate import broken_rules, describe, enumerate_plans, field_values, rules_to_blame
 from autodeploy.search.exact import search_exact
 from autodeploy.spec.plan import DISPATCH_WORDS, OVERLAP_WORDS, PLAN_FIELDS, Plan
 from autodeploy.spec.space import Space, with_values
@@ -92,7 +92,7 @@ def _no_legal_plan(space: Space, given: Mapping[str, Any]) -> SpecError:
     asked = " ".join(f"{name}={_plain(value)}" for name, value in given.items())
     allowed = _nearby(space, given)
     faults = [
-        Fault(path=asked or "plan", problem=f"breaks {rule}: {RULES[rule].text}", allowed=allowed)
+        Fault(path=asked or "plan", problem=f"breaks {describe(rule)}", allowed=allowed)
         for rule in rules_to_blame(space)
     ]
     return SpecError(*faults, source=space.name)

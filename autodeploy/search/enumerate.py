@@ -11,6 +11,7 @@ from autodeploy.balance.layouts import candidates
 from autodeploy.balance.recompute import parse_policy
 from autodeploy.errors import Fault, SpecError, spec_error
 from autodeploy.legality.rules import RULES, Question
+from autodeploy.spec.conditions import parse_condition
 from autodeploy.spec.layout import expand
 from autodeploy.spec.plan import (
     DISPATCH_WORDS,
@@ -83,6 +84,11 @@ def check_space(space: Space) -> None:
 
 def _word_faults(space: Space) -> list[Fault]:
     faults: list[Fault] = []
+    for condition in (*space.only, *space.ban):
+        try:
+            parse_condition(condition)
+        except SpecError as error:
+            faults += error.faults
     for policy in space.plan.recompute:
         try:
             parse_policy(policy)
@@ -136,11 +142,20 @@ def rules_to_blame(space: Space) -> list[str]:
 def broken_rules(space: Space, plan: Plan) -> list[str]:
     """`id: text` of every rule of the target that a plan breaks, in the target's order."""
     verdicts = _verdicts(space, table_of([plan]))
-    return [f"{rule_id}: {RULES[rule_id].text}" for rule_id, holds in verdicts if not holds.all()]
+    return [describe(rule_id) for rule_id, holds in verdicts if not holds.all()]
+
+
+def describe(rule_id: str) -> str:
+    """A rule in words; a user's own condition speaks for itself."""
+    return f"{rule_id}: {RULES[rule_id].text}" if rule_id in RULES else f"{rule_id} (your condition)"
 
 
 def _verdicts(space: Space, table: PlanTable) -> Iterator[tuple[str, np.ndarray]]:
-    """(rule, where it holds) for every rule of the target, in its order."""
+    """(rule, where it holds): the user's own conditions, then every rule of the target, in its order."""
+    for text in space.only:
+        yield f"only {text}", np.broadcast_to(parse_condition(text).holds(table), (len(table),))
+    for text in space.ban:
+        yield f"ban {text}", ~np.broadcast_to(parse_condition(text).holds(table), (len(table),))
     question = Question(model=space.model, job=space.job, cluster=space.cluster, devices=space.devices)
     for rule_id in space.target.rules:
         rule = RULES.get(rule_id)

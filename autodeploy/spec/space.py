@@ -47,6 +47,10 @@ class SpaceFile:
     devices: Count
     job: Job
     plan: PlanValues
+    only: tuple[str, ...] = ()
+    """Conditions that every plan must meet, such as `schedule=interleaved` (see spec.conditions)."""
+    ban: tuple[str, ...] = ()
+    """Conditions that no plan may meet, such as `etp>1`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +64,8 @@ class Space:
     devices: Count
     job: Job
     plan: PlanValues
+    only: tuple[str, ...] = ()
+    ban: tuple[str, ...] = ()
     inputs: dict[str, str] = field(default_factory=dict)
     """The names as asked, for reports."""
 

@@ -1,0 +1,59 @@
+"""A space as a commented TOML file, so that a search started without one can be repeated and edited."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from autodeploy.spec.space import Space
+
+COMMENTS = {
+    "tp": "tensor parallel",
+    "pp": "pipeline stages",
+    "vpp": "chunks per stage; 1 is plain 1F1B",
+    "cp": "context parallel (not costed yet: keep 1)",
+    "ep": "expert group, over tp x cp x dp",
+    "etp": "tensor parallel inside an expert; 1 with a large ep is TP-extend-EP",
+    "mbs": "sequences per micro-batch",
+    "sp": "sequence parallelism; unset: wherever tp > 1",
+    "overlap": "none | pair: merged forward and backward passes hide each other's all-to-all",
+    "dispatch": "flat | hier: one all-to-all, or all-gather across nodes and all-to-all inside",
+    "zero": "0 | 1: optimizer state whole, or sharded over data parallelism",
+    "layout": "auto | even | light | apart, or a layout string",
+    "recompute": "none | fit | full, or modules joined by +",
+}
+
+
+def space_text(space: Space) -> str:
+    """The text of a space file."""
+    job = space.job
+    lines = [
+        f"# {space.model.title} on {space.devices} x {space.cluster.device.name}",
+        f"name = {_toml(space.name)}",
+        *(f"{key} = {_toml(space.inputs[key])}" for key in ("model", "cluster", "target")),
+        f"devices = {space.devices}",
+        *(f"{key} = {_toml(list(getattr(space, key)))}" for key in ("only", "ban") if getattr(space, key)),
+        "",
+        "[job]",
+        f"gbs = {job.gbs}  # sequences per step over the whole cluster",
+        f"seq_len = {job.seq_len}",
+        f"precision = {_toml(job.precision)}",
+        f"optimizer = {_toml(job.optimizer)}",
+        f"grad_precision = {_toml(job.grad_precision)}",
+        f"mtp = {_toml(job.mtp)}  # train the MTP modules, where the model has any",
+        f"expert_imbalance = {job.expert_imbalance}  # busiest expert rank over the mean",
+        "",
+        "[plan]",
+        *_plan_lines(space),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _plan_lines(space: Space) -> list[str]:
+    values = {name: getattr(space.plan, name) for name in COMMENTS}
+    return [f"{name} = {_toml(value)}  # {COMMENTS[name]}" for name, value in values.items() if value is not None]
+
+
+def _toml(value: Any) -> str:
+    """A TOML value; JSON's strings, numbers, booleans and arrays are TOML's."""
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

@@ -1,0 +1,88 @@
+"""Conditions on plan fields, as a user writes them: `etp>1`, `schedule=interleaved`, `recompute!=full`."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+from autodeploy.errors import spec_error
+from autodeploy.numeric import Num
+from autodeploy.spec.plan import (
+    DEGREES,
+    DISPATCH_WORDS,
+    OVERLAP_WORDS,
+    PLAN_FIELDS,
+    SCHEDULE_WORDS,
+    TEXTS,
+    PlanLike,
+    PlanTable,
+)  # fmt: skip
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "<=": operator.le, ">=": operator.ge, "!=": operator.ne, "=": operator.eq, "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
+CODE_WORDS = {
+    "schedule": SCHEDULE_WORDS,
+    "overlap": OVERLAP_WORDS,
+    "dispatch": DISPATCH_WORDS,
+    "sp": ("false", "true"),
+}
+NUMBERS = (*DEGREES, "zero")
+_FORM = re.compile(r"\s*([a-z]+)\s*(<=|>=|!=|=|<|>)\s*(\S+)\s*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Condition:
+    """A comparison of one plan field."""
+
+    field: str
+    sign: str
+    value: int | str
+    text: str
+
+    def holds(self, plan: PlanLike) -> Num:
+        """Whether a plan, or where a table, meets it."""
+        have = getattr(plan, self.field)
+        if self.field in TEXTS and isinstance(plan, PlanTable):
+            same = np.array([word == self.value for word in plan.words[self.field]])[have]
+            return same if self.sign == "=" else ~same
+        return OPERATORS[self.sign](have, self.value)
+
+
+def parse_condition(text: str) -> Condition:
+    """A condition from text; raises `SpecError` saying what is allowed."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise spec_error(text, "not a condition", "FIELD=VALUE, also != < > <= >=")
+    name, sign, value = match.groups()
+    if name not in PLAN_FIELDS:
+        near = get_close_matches(name, PLAN_FIELDS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise spec_error(text, f"unknown field {name!r}{hint}", " ".join(PLAN_FIELDS))
+    if name not in NUMBERS and sign not in ("=", "!="):
+        raise spec_error(text, f"{name} has no order", f"{name}=VALUE or {name}!=VALUE")
+    return Condition(field=name, sign=sign, value=_value(name, value, text), text=f"{name}{sign}{value}")
+
+
+def _value(name: str, value: str, text: str) -> int | str:
+    if name in TEXTS:
+        return value
+    if name in CODE_WORDS:
+        words = CODE_WORDS[name]
+        if value.lower() not in words:
+            raise spec_error(text, f"unknown value {value!r}", " ".join(words))
+        return words.index(value.lower())
+    if not value.isdigit():
+        raise spec_error(text, f"{value!r} is not a whole number", "0, 1, 2, ...")
+    return int(value)
+
+
+def parse_list(text: str) -> tuple[Condition, ...]:
+    """Conditions separated by commas: `tp=8,pp=16`."""
+    return tuple(parse_condition(part) for part in text.split(",") if part.strip())
