@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import LLAMA_405B, PANGU_718B, answer, arguments, say
+from measure import LLAMA_405B, PANGU_718B, answer, arguments, narrowed, say
 
 from autodeploy.catalog.lookup import load_space
 from autodeploy.search.exact import Outcome, Progress, search_exact
-from autodeploy.spec.space import Space, with_values
+from autodeploy.spec.space import Space
 
 STAGES = ("enumerate", "screen", "simulate")
 TOP = 20
@@ -20,15 +19,6 @@ ALL = 1 << 40
 """A last place that no space reaches: every plan that fits is simulated."""
 SPACES = {"718b": PANGU_718B, "405b": LLAMA_405B}
 SMALLER = "405b"
-
-
-def narrowed(path: Path, values: int) -> Space:
-    """A space with at most so many values of every field; 0 leaves all."""
-    space = load_space(path)
-    if not values:
-        return space
-    lists = {name: getattr(space.plan, name) for name in ("tp", "pp", "vpp", "ep", "etp", "mbs")}
-    return with_values(space, **{name: each[:values] for name, each in lists.items() if each != "divisors"})
 
 
 def timed(space: Space, top: int) -> tuple[Outcome, dict[str, float]]:
@@ -63,7 +53,7 @@ def run(repeats: int, values: int, top: int) -> dict[str, Any]:
     seconds: dict[str, Any] = {}
     ratios: dict[str, float] = {}
     for name, path in SPACES.items():
-        space = narrowed(path, values)
+        space = narrowed(load_space(path), values)
         outcome, seconds[name] = median_of(space, top, repeats)
         facts = outcome.facts()
         work[name] = {key: facts[key] for key in ("candidates", "legal", "fits", "simulated")}
@@ -81,7 +71,7 @@ def run(repeats: int, values: int, top: int) -> dict[str, Any]:
 if __name__ == "__main__":
     asked = arguments(
         "The whole search of two spaces.",
-        values=(0, "most values of every plan field, 0 for all"),
+        values=(0, "most values of every degree, 0 for all"),
         top=(TOP, "plans to rank"),
         repeats=(3, "timed repeats"),
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from measure import answer, arguments, median_s, say
 
 from autodeploy.schedule.orders import Shape
-from autodeploy.schedule.program import compile_program
+from autodeploy.schedule.program import Program, compile_program
 from autodeploy.schedule.simulate import simulate
 from autodeploy.spec.plan import Overlap, Schedule
 
@@ -42,9 +43,16 @@ def columns(times: Durations, first: int, stop: int) -> Durations:
     return forward[:, first:stop].copy(), backward[:, first:stop].copy(), own, send[first:stop].copy()
 
 
+def again(program: Program, times: Durations, loops: int) -> np.ndarray:
+    """The same simulation so many times: one alone is too short to time."""
+    for _ in range(loops - 1):
+        simulate(program, *times)
+    return simulate(program, *times)
+
+
 def measure(shape: Shape, batches: Sequence[int], repeats: int) -> tuple[dict[str, float], bool]:
     """CPU seconds to compile, and per plan at every batch size; whether batches agree with single plans."""
-    compile_s = median_s(lambda: compile_program.__wrapped__(shape), repeats)
+    compile_s, _ = median_s(lambda: compile_program.__wrapped__(shape), repeats)
     program, seconds = compile_program(shape), {"compile_cpu": compile_s}
     whole = durations(shape, max(batches))
     together = simulate(program, *whole)
@@ -52,16 +60,18 @@ def measure(shape: Shape, batches: Sequence[int], repeats: int) -> tuple[dict[st
     for plans in batches:
         times = columns(whole, 0, plans)
         loops = max(max(batches) // plans // 16, 1)
-        cpu_s = median_s(lambda t=times, n=loops: [simulate(program, *t) for _ in range(n)], repeats)
+        cpu_s, ends = median_s(partial(again, program, times, loops), repeats)
         seconds[f"per_plan_at_{plans}_cpu"] = cpu_s / loops / plans
-        equal &= bool((simulate(program, *times) == together[:, :plans]).all())
+        equal &= bool((ends == together[:, :plans]).all())
     return seconds, equal
 
 
 def run(pp: int, vpp: int, microbatches: int, repeats: int, batches: Sequence[int] = BATCHES) -> dict[str, Any]:
     """Plans per CPU second of every batch size, without overlap and with merged passes."""
     work: dict[str, Any] = {"pp": pp, "vpp": vpp, "microbatches": microbatches, "batches": list(batches)}
-    seconds, ratios, equal = {}, {}, True
+    seconds: dict[str, dict[str, float]] = {}
+    ratios: dict[str, float] = {}
+    equal = True
     for overlap in Overlap:
         word, shape = overlap.name.lower(), shape_of(overlap, pp, vpp, microbatches)
         seconds[word], held = measure(shape, batches, repeats)
@@ -83,5 +93,5 @@ if __name__ == "__main__":
         microbatches=(MICROBATCHES, "microbatches"),
         repeats=(5, "timed repeats"),
     )
-    sizes = tuple(plans for plans in BATCHES if plans < asked.plans) + (asked.plans,)
+    sizes = (*(plans for plans in BATCHES if plans < asked.plans), asked.plans)
     say(run(asked.pp, asked.vpp, asked.microbatches, asked.repeats, sizes))

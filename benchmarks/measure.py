@@ -9,8 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from autodeploy.spec.space import Space, with_values
+
+T = TypeVar("T")
 SPACES = Path(__file__).parents[1] / "search_spaces"
 PANGU_718B = SPACES / "pangu-ultra-moe-718b_atlas-800t-a2.toml"
 LLAMA_405B = SPACES / "llama-3.1-405b_h100.toml"
@@ -24,18 +27,25 @@ def arguments(about: str, **sizes: tuple[int, str]) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def median_s(
-    work: Callable[[], Any], repeats: int, *, warm_up: bool = True, clock: Callable[[], float] = time.process_time
-) -> float:
-    """Median seconds of some work by a clock (CPU seconds of this process unless another is given)."""
-    if warm_up:
-        work()
-    seconds = []
+def narrowed(space: Space, values: int) -> Space:
+    """A space with at most so many values of every degree, spread over what it lists; 0 leaves all."""
+    degrees = {name: getattr(space.plan, name) for name in ("tp", "pp", "vpp", "ep", "etp", "mbs")}
+    if values == 0:
+        return space
+    return with_values(
+        space,
+        **{name: each[:: -(-len(each) // values)] for name, each in degrees.items() if each != "divisors"},
+    )
+
+
+def median_s(work: Callable[[], T], repeats: int) -> tuple[float, T]:
+    """Median CPU seconds of some work after a warm-up, and what the last repeat gave."""
+    result, seconds = work(), []
     for _ in range(repeats):
-        started = clock()
-        work()
-        seconds.append(clock() - started)
-    return statistics.median(seconds)
+        started = time.process_time()
+        result = work()
+        seconds.append(time.process_time() - started)
+    return statistics.median(seconds), result
 
 
 def answer(
@@ -54,8 +64,7 @@ def answer(
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
     """Four digits: more would be noise."""
     return {
-        name: _rounded(value) if isinstance(value, Mapping) else float(f"{value:.4g}")
-        for name, value in values.items()
+        name: _rounded(value) if isinstance(value, Mapping) else float(f"{value:.4g}") for name, value in values.items()
     }
 
 

@@ -126,11 +126,10 @@ def matmul(
     bias: Num = 0.0,
     rows: tuple[Row, ...] = (),
     transfers: tuple[Transfer, ...] = (),
-    counted: bool = True,
 ) -> Op:
     """A linear layer of n x k weights over m tokens."""
     return Op(
-        name=name, engine=Engine.MATMUL, module=module, m=m, n=n, k=k, flop=2.0 * m * n * k, counted=counted,
+        name=name, engine=Engine.MATMUL, module=module, m=m, n=n, k=k, flop=2.0 * m * n * k,
         params=1.0 * n * k + bias, shard=shard, rows=rows, transfers=transfers,
     )  # fmt: skip
 

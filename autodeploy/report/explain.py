@@ -16,7 +16,7 @@ from autodeploy.formats.short import short_form
 from autodeploy.search.result import PlanResult, StageResult
 from autodeploy.spec.provenance import Evidence, weakest
 from autodeploy.spec.space import Space
-from autodeploy.units import format_bytes, format_seconds, gib
+from autodeploy.units import TERA, format_bytes, format_seconds, gib
 
 
 def sources_of(space: Space) -> dict[str, str]:
@@ -71,7 +71,7 @@ def _headline(space: Space, result: PlanResult, chosen: Mapping[str, Any], place
         f"{whole}; {result.microbatches} microbatches",
         f"layout {arrangement.layout} ({arrangement.layout_rule}); ranks {arrangement.rank_order}",
         f"step {format_seconds(result.step_time_s)}, {result.tokens_per_s_per_device:.1f} tokens/s/device, MFU "
-        f"{result.mfu_frac:.1%} of {result.mfu_peak_flop_per_s / 1e12:g} TF ({result.flop_convention})",
+        f"{result.mfu_frac:.1%} of {result.mfu_peak_flop_per_s / TERA:g} TF ({result.flop_convention})",
         f"{fits}: peak {format_bytes(result.peak_memory_bytes)} of {format_bytes(result.usable_memory_bytes)}; "
         f"limited by {result.limited_by}; bound {format_seconds(result.bound_s)}",
     ]

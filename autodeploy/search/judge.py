@@ -1,0 +1,61 @@
+"""The judge of a study: a point's plan arranged, fitted and simulated, each distinct plan once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autodeploy.search.enumerate import broken_rules
+from autodeploy.search.evaluate import arranged
+from autodeploy.search.outer import Outer, Point
+from autodeploy.search.steps import simulate_steps
+from autodeploy.spec.plan import Plan
+
+NO_STEP_S = 1e9
+"""Objective of a point that names no legal plan: worse than any step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """What a study is told of a point: an objective, and how far it is from feasible (0 or less: feasible)."""
+
+    plan: Plan | None
+    step_s: float
+    illegal: float
+    over_memory_frac: float
+
+    @property
+    def feasible(self) -> bool:
+        """Legal and within memory."""
+        return self.illegal <= 0.0 and self.over_memory_frac <= 0.0
+
+
+@dataclass(slots=True)
+class Judge:
+    """Judges points and remembers the answers; `simulated` counts the distinct plans it had to simulate."""
+
+    outer: Outer
+    known: dict[Plan, Judged] = field(default_factory=dict)
+
+    @property
+    def simulated(self) -> int:
+        """Distinct plans judged so far."""
+        return len(self.known)
+
+    def __call__(self, point: Point) -> Judged:
+        """The judgement of a point."""
+        plan = self.outer.plan(point)
+        if plan is None:
+            return Judged(plan=None, step_s=NO_STEP_S, illegal=1.0, over_memory_frac=0.0)
+        if plan not in self.known:
+            self.known[plan] = self._judge(plan)
+        return self.known[plan]
+
+    def _judge(self, plan: Plan) -> Judged:
+        space = self.outer.space
+        broken = len(broken_rules(space, plan))
+        if broken:
+            return Judged(plan=plan, step_s=NO_STEP_S, illegal=float(broken), over_memory_frac=0.0)
+        found = arranged(space, plan)
+        step = float(simulate_steps(found, int(found.microbatches)).step_s[0])
+        over = float(found.peak_bytes) / space.cluster.device.usable_bytes - 1.0
+        return Judged(plan=plan, step_s=step, illegal=0.0, over_memory_frac=0.0 if found.fits else max(over, 1e-9))

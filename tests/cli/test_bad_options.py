@@ -1,0 +1,135 @@
+"""Options with a value that cannot be: refused before any work is done."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from autodeploy.search import exact
+from tests.cli.asking import ask, contents, refused
+
+
+@pytest.fixture
+def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails the test if a search starts."""
+
+    def start(*_: object, **__: object) -> None:
+        raise AssertionError("the search started")
+
+    monkeypatch.setattr(exact, "enumerate_plans", start)
+
+
+@pytest.mark.usefixtures("no_search")
+def test_out_in_a_folder_that_is_not_there(small: Path) -> None:
+    said = refused(small.parent, "search", small, "--out", "absent/plans.json")
+    assert "--out" in said
+    assert "absent does not exist" in said
+
+
+@pytest.mark.usefixtures("no_search")
+def test_out_on_a_folder(small: Path) -> None:
+    (small.parent / "results").mkdir()
+    said = refused(small.parent, "search", small, "--out", "results")
+    assert "results is a folder" in said
+
+
+@pytest.mark.usefixtures("no_search")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere: the check cannot be seen to work")
+def test_out_on_a_file_or_in_a_folder_that_may_not_be_written(small: Path) -> None:
+    closed = small.parent / "closed"
+    closed.mkdir()
+    kept = small.parent / "kept.json"
+    kept.write_text("old")
+    kept.chmod(0o444)
+    closed.chmod(0o555)
+    try:
+        for path in (kept, closed / "plans.json"):
+            assert "cannot be written" in refused(small.parent, "search", small, "--out", path)
+    finally:
+        closed.chmod(0o755)
+
+
+@pytest.mark.usefixtures("no_search")
+def test_out_is_refused_where_the_system_says_that_it_cannot_be_written(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    assert "cannot be written" in refused(small.parent, "search", small, "--out", "plans.json")
+
+
+@pytest.mark.usefixtures("no_search")
+def test_an_unknown_engine_is_refused_with_the_known_ones(small: Path) -> None:
+    said = refused(small.parent, "search", small, "--engine", "annealing")
+    for part in ("--engine", "'annealing'", "exact"):
+        assert part in said
+
+
+@pytest.mark.xfail(strict=True, reason="an answer may replace the very space file that it answers")
+def test_out_on_the_space_file_itself(small: Path) -> None:
+    refused(small.parent, "search", small, "--out", small)
+
+
+@pytest.mark.xfail(strict=True, reason="a pipe is replaced by a plain file, and so would a device be")
+def test_out_does_not_replace_what_is_no_plain_file(small: Path) -> None:
+    pipe = small.parent / "pipe"
+    os.mkfifo(pipe)
+    ask("search", small, "--out", pipe)
+    assert pipe.is_fifo()
+
+
+USAGE = {
+    "unknown_command": (["serch"], "serch"),
+    "no_space": (["search"], "SPACE"),
+    "no_plan": (["explain"], "PLAN"),
+    "two_spaces": (["search", "a.toml", "b.toml"], "b.toml"),
+    "unknown_option": (["search", "a.toml", "--tops", "3"], "--tops"),
+    "top_0": (["search", "a.toml", "--top", "0"], "--top"),
+    "top_word": (["search", "a.toml", "--top", "all"], "--top"),
+    "gbs_0": (["search", "a.toml", "--gbs", "0"], "--gbs"),
+    "gbs_of_explain": (["explain", "tp2", "--gbs", "-1"], "--gbs"),
+    "seed": (["search", "a.toml", "--seed", "-1"], "--seed"),
+    "timeout_negative": (["search", "a.toml", "--timeout", "-1"], "--timeout"),
+    "timeout_nan": (["search", "a.toml", "--timeout", "nan"], "--timeout"),
+}
+
+
+@pytest.mark.usefixtures("no_search")
+@pytest.mark.parametrize("case", USAGE)
+def test_wrong_usage_says_what_is_wrong_on_stderr(folder: Path, case: str) -> None:
+    words, part = USAGE[case]
+    before = contents(folder)
+    result = ask(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert part in result.stderr
+    assert "Traceback" not in result.stderr
+    assert contents(folder) == before
+
+
+@pytest.mark.xfail(strict=True, reason="the option's value is not named, and the message stands in a frame")
+@pytest.mark.parametrize("case", [case for case, (words, _) in USAGE.items() if len(words) == 4])
+def test_an_option_out_of_range_is_refused_like_any_other_input(folder: Path, case: str) -> None:
+    words, part = USAGE[case]
+    said = refused(folder, *words)
+    assert part in said
+    assert words[-1] in said
+
+
+@pytest.mark.parametrize("kind", ["models", "clusters"])
+@pytest.mark.parametrize("name", ["zzz", "absent.toml", ".", "nul\u00e9"])
+def test_an_unknown_catalog_entry(folder: Path, kind: str, name: str) -> None:
+    said = refused(folder, kind, name)
+    assert name in said
+
+
+@pytest.mark.parametrize(("kind", "near", "meant"), [("models", "mixtral", "mixtral-8x7b"), ("clusters", "h100", "h100-80g")])
+def test_an_unknown_catalog_entry_gets_the_nearest_name(folder: Path, kind: str, near: str, meant: str) -> None:
+    assert f"did you mean {meant!r}" in refused(folder, kind, near)
+
+
+def test_an_unknown_schema_kind(folder: Path) -> None:
+    said = refused(folder, "schema", "modle")
+    for part in ("'modle'", "model", "job", "cluster", "target", "plan", "space"):
+        assert part in said
