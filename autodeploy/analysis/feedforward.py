@@ -85,7 +85,8 @@ def _router(h: int, moe: MoE, t: Tokens) -> Op:
         Row(name="router probabilities", bytes=BF16 * t.part * moe.experts, module=Module.MOE),
         Row(name="row-id map", bytes=ROW_MAP_BYTES * t.part * moe.experts, module=Module.MOE),
     )
-    return matmul("router", t.part, moe.experts, h, shard=Shard.REPLICATED, module=Module.MOE, rows=rows, counted=False)
+    product = matmul("router", t.part, moe.experts, h, shard=Shard.REPLICATED, module=Module.MOE, rows=rows)
+    return replace(product, counted=False)
 
 
 def _routed(model: Model, moe: MoE, t: Tokens, combine_saved: bool) -> list[Op]:

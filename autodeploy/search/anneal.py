@@ -20,7 +20,7 @@ def cost(judged: Judged) -> float:
     """What annealing minimises: the step, with what is infeasible above all that is feasible."""
     if judged.feasible:
         return judged.step_s
-    return judged.step_s * (2.0 + judged.over_memory_frac) + 1e6 * judged.illegal
+    return judged.step_s * (2.0 + judged.over_memory_frac) + 1e6 * judged.broken_rules
 
 
 def anneal(judge: Judge, start: Point, steps: int, rng: np.random.Generator) -> Iterator[tuple[Point, Judged]]:

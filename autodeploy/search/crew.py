@@ -43,7 +43,7 @@ def run_groups(
     workers: int,
     *,
     deadline_s: float | None = None,
-    report: Callable[[int, float], None] = lambda done, best: None,
+    report: Callable[[int, float], None] | None = None,
 ) -> Findings:
     """Run (or take from the ledger) every group; `report` hears how many are done and the best step.
 
@@ -59,7 +59,8 @@ def run_groups(
             trials += len(visited)
             simulated += len({judged.plan for _, judged in visited})
             steps |= {judged.plan: judged.step_s for _, judged in visited if judged.plan and judged.feasible}
-            report(done, min(steps.values(), default=float("inf")))
+            if report is not None:
+                report(done, min(steps.values(), default=float("inf")))
             if deadline_s is not None and time.monotonic() > deadline_s and done < len(groups):
                 stopped = "timeout"
                 break

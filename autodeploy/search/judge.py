@@ -10,7 +10,7 @@ from autodeploy.search.outer import Outer, Point
 from autodeploy.search.steps import simulate_steps
 from autodeploy.spec.plan import Plan
 
-NO_STEP_S = 1e9
+NO_STEP_S = 1e8
 """Objective of a point that names no legal plan: worse than any step."""
 
 
@@ -20,13 +20,13 @@ class Judged:
 
     plan: Plan | None
     step_s: float
-    illegal: float
+    broken_rules: int
     over_memory_frac: float
 
     @property
     def feasible(self) -> bool:
         """Legal and within memory."""
-        return self.illegal <= 0.0 and self.over_memory_frac <= 0.0
+        return self.broken_rules == 0 and self.over_memory_frac <= 0.0
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Judge:
         """The judgement of a point."""
         plan = self.outer.plan(point)
         if plan is None:
-            return Judged(plan=None, step_s=NO_STEP_S, illegal=1.0, over_memory_frac=0.0)
+            return Judged(plan=None, step_s=NO_STEP_S, broken_rules=1, over_memory_frac=0.0)
         if plan not in self.known:
             self.known[plan] = self._judge(plan)
         return self.known[plan]
@@ -54,8 +54,8 @@ class Judge:
         space = self.outer.space
         broken = len(broken_rules(space, plan))
         if broken:
-            return Judged(plan=plan, step_s=NO_STEP_S, illegal=float(broken), over_memory_frac=0.0)
+            return Judged(plan=plan, step_s=NO_STEP_S, broken_rules=broken, over_memory_frac=0.0)
         found = arranged(space, plan)
         step = float(simulate_steps(found, int(found.microbatches)).step_s[0])
         over = float(found.peak_bytes) / space.cluster.device.usable_bytes - 1.0
-        return Judged(plan=plan, step_s=step, illegal=0.0, over_memory_frac=0.0 if found.fits else max(over, 1e-9))
+        return Judged(plan=plan, step_s=step, broken_rules=0, over_memory_frac=0.0 if found.fits else max(over, 1e-9))

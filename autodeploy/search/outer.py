@@ -113,7 +113,8 @@ def shortlist(space: Space, screened: Screened, count: int) -> Outer:
 
 def rule_points(outer: Outer) -> list[Point]:
     """Good seeds: each shape with its best codes, cut evenly and with MTP and head apart."""
-    values, seeds = outer.space.plan, []
+    values = outer.space.plan
+    seeds: list[Point] = []
     for shape, plan in enumerate(outer.shapes):
         codes = (
             values.mbs.index(plan.mbs),
@@ -127,7 +128,7 @@ def rule_points(outer: Outer) -> list[Point]:
 
 def neighbours(outer: Outer, point: Point) -> list[Point]:
     """Points one step away in one variable."""
-    near = []
+    near: list[Point] = []
     for place, size in enumerate(outer.sizes):
         for step in (-1, 1):
             if 0 <= point[place] + step < size:

@@ -87,7 +87,7 @@ def _sample(study: optuna.Study, judge: Judge, trials: int) -> list[tuple[Point,
 
 def _constraints(judged: Judged) -> dict[str, float]:
     """Named constraints, at most 0 where kept; memory as the share of the device that is missing."""
-    return {"legality": judged.illegal, "memory.device": judged.over_memory_frac}
+    return {"legality": float(judged.broken_rules), "memory.device": judged.over_memory_frac}
 
 
 def _trial(outer: Outer, point: Point, judged: Judged) -> optuna.trial.FrozenTrial:
@@ -106,7 +106,7 @@ def _recall(outer: Outer, trial: optuna.trial.FrozenTrial) -> tuple[Point, Judge
     judged = Judged(
         plan=outer.plan(point),
         step_s=float(trial.value or 0.0),
-        illegal=missed["legality"],
+        broken_rules=int(missed["legality"]),
         over_memory_frac=missed["memory.device"],
     )
     return point, judged
