@@ -34,7 +34,7 @@ FAMILIES: dict[str, Mapping[str, Any]] = {
     "llama4": {"moe.shared_experts": 1},
     "glm4": {"norms_per_layer": 4},
     "pangu_ultra_moe": {"norms_per_layer": 4},
-    "grok": {"norms_per_layer": 4, "tied_embeddings": True, "gated": True},
+    **dict.fromkeys(("grok", "grok_1"), {"norms_per_layer": 4, "tied_embeddings": True, "gated": True}),
     "ernie4_5": {"tied_embeddings": True},
     "ernie4_5_moe": {"tied_embeddings": True},
     "gemma": GEMMA | {"vocab": 256000, "max_seq_len": 8192, "attention.head_dim": 256},

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
+from typing import TYPE_CHECKING
 
 from autodeploy.search.judge import Judge, Judged
 from autodeploy.search.outer import Outer, Point
-from autodeploy.search.study import Ledger, Settings, run_study
+
+if TYPE_CHECKING:
+    from autodeploy.search.study import Ledger, Settings
 
 GROUP_SHAPES = 2
 """Shapes that one study compares."""
@@ -92,5 +95,7 @@ def _map(tasks: Sequence[tuple[Outer, Settings, int]], workers: int) -> Iterator
 
 
 def _run(task: tuple[Outer, Settings, int]) -> Visited:
+    from autodeploy.search.study import run_study  # brings Optuna: only where a study runs
+
     outer, settings, seed = task
     return run_study(Judge(outer), settings, seed)

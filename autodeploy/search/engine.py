@@ -40,7 +40,7 @@ class Request:
 class StudyAnswer:
     """What a study added to an exact outcome."""
 
-    steps: dict[Plan, float]
+    steps_s: dict[Plan, float]
     facts: dict[str, Any]
     status: str
     gap_frac: float
@@ -87,7 +87,7 @@ def study_layouts(
         "sampler": request.sampler, "trials": found.trials, "simulated": found.simulated, "shapes": len(outer.shapes),
         "groups": found.groups, "content_hash": ledger.content_hash,
     }  # fmt: skip
-    return StudyAnswer(steps=found.step_s, facts=facts, status=found.stopped or "gap", gap_frac=gap)
+    return StudyAnswer(steps_s=found.step_s, facts=facts, status=found.stopped or "gap", gap_frac=gap)
 
 
 def free_bound_s(outcome: Outcome) -> float:
@@ -113,7 +113,7 @@ def _whole_work_s(space: Space, layers: LayerTable) -> tuple[Any, Any]:
 
 def rank(outcome: Outcome, study: StudyAnswer | None, top: int) -> list[PlanResult]:
     """The best plans of both, each in full, best first; equal arrangements once."""
-    steps: dict[Plan, float] = dict(study.steps) if study else {}
+    steps: dict[Plan, float] = dict(study.steps_s) if study else {}
     plans: PlanTable = outcome.screened.plans
     for row, step in zip(outcome.rows, outcome.step_s, strict=True):
         steps.setdefault(plans.row(int(row)), float(step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autodeploy.search.enumerate import broken_rules
@@ -31,15 +32,18 @@ class Judged:
 
 @dataclass(slots=True)
 class Judge:
-    """Judges points and remembers the answers; `simulated` counts the distinct plans it had to simulate."""
+    """Judges points and remembers the answers."""
 
     outer: Outer
     known: dict[Plan, Judged] = field(default_factory=dict)
+    """Every distinct plan judged so far."""
+    library: Mapping[Plan, Judged] = field(default_factory=dict)
+    """Judgements made before, by someone else."""
 
     @property
     def simulated(self) -> int:
-        """Distinct plans judged so far."""
-        return len(self.known)
+        """Distinct plans that had to be simulated: those that are legal and fit."""
+        return sum(judged.feasible for judged in self.known.values())
 
     def __call__(self, point: Point) -> Judged:
         """The judgement of a point."""
@@ -47,7 +51,7 @@ class Judge:
         if plan is None:
             return Judged(plan=None, step_s=NO_STEP_S, broken_rules=1, over_memory_frac=0.0)
         if plan not in self.known:
-            self.known[plan] = self._judge(plan)
+            self.known[plan] = self.library.get(plan) or self._judge(plan)
         return self.known[plan]
 
     def _judge(self, plan: Plan) -> Judged:

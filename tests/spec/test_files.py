@@ -92,12 +92,12 @@ UNITS = {
 @pytest.mark.parametrize("key", UNITS)
 def test_memory_may_be_written_in_any_unit(key: str) -> None:
     value, expected = UNITS[key]
-    device = parse(Cluster, cluster(hbm_gib=None, **{key: value})).device
+    device = parse(Cluster, cluster(**{"hbm_gib": None, key: value})).device
     assert device.hbm_bytes == expected
 
 
 def test_gb_and_gib_are_not_the_same() -> None:
-    gib, gb = (parse(Cluster, cluster(hbm_gib=None, **{key: 64})).device for key in ("hbm_gib", "hbm_gb"))
+    gib, gb = (parse(Cluster, cluster(**{"hbm_gib": None, key: 64})).device for key in ("hbm_gib", "hbm_gb"))
     assert gib.hbm_bytes / gb.hbm_bytes == pytest.approx(1.0737, abs=1e-4)
 
 
