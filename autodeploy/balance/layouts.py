@@ -1,4 +1,4 @@
-"""Layouts by rule (even, light, apart) for a pipeline of pp x vpp slots."""
+"""Layouts by rule (even, light, apart, late) for a pipeline of pp x vpp slots."""
 
 from __future__ import annotations
 
@@ -38,6 +38,12 @@ def _even(model: Model, job: Job, slots: int) -> list[int]:
     return spread(model.layers, slots)
 
 
+def _late(model: Model, job: Job, slots: int) -> list[int]:
+    """Extra layers in the latest slots: chunks that come early are live longest, so they should be the small ones."""
+    del job
+    return spread(model.layers, slots)[::-1]
+
+
 def _light(model: Model, job: Job, slots: int) -> list[int]:
     """The end slots take fewer layers, by what embedding, MTP and head weigh."""
     units = layer_units(model, job)
@@ -54,8 +60,8 @@ def _apart(model: Model, job: Job, slots: int) -> list[int]:
     return [*spread(model.layers, slots - own), *([0] * own)]
 
 
-_COUNTS = {"even": _even, "light": _light, "apart": _apart}
-_LEAST_SLOTS = {"even": 1, "light": 3, "apart": 3}
+_COUNTS = {"even": _even, "light": _light, "apart": _apart, "late": _late}
+_LEAST_SLOTS = {"even": 1, "light": 3, "apart": 3, "late": 1}
 
 
 def _modules(model: Model, job: Job) -> int:

@@ -15,9 +15,9 @@ from typing import Any
 
 from autodeploy.analysis.readings import ModelSize, model_size
 from autodeploy.catalog.lookup import SUFFIXES, load
-from autodeploy.errors import Fault, SpecError, spec_error
+from autodeploy.errors import SpecError, spec_error
 from autodeploy.formats.huggingface_build import model_of
-from autodeploy.formats.huggingface_keys import ALIASES, OTHER_KEYS, UNMODELLED, is_harmless
+from autodeploy.formats.huggingface_keys import ALIASES, NEUTRAL, OTHER_KEYS, UNMODELLED, is_harmless
 from autodeploy.formats.huggingface_layers import PATTERNS
 from autodeploy.formats.huggingface_refusals import LOOKED_AT, refuse, simplify
 from autodeploy.formats.huggingface_sheet import Level, Sheet, enter, sheet_of
@@ -26,6 +26,8 @@ from autodeploy.spec.model import MLA, Model
 from autodeploy.units import GIGA, MEGA, TERA, format_count
 
 READ = {key for keys in ALIASES.values() for key in keys} | OTHER_KEYS | set(PATTERNS) | LOOKED_AT
+NAMES_A_LEVEL = {"model_type", "architectures", "tie_word_embeddings"}
+"""Keys of an outer level that are looked at."""
 TOLERANCE = 0.02
 """How far a count may be from what the user expects."""
 COUNT = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*([kmbgt]?)", re.IGNORECASE)
@@ -52,11 +54,11 @@ def is_config(data: Mapping[str, Any]) -> bool:
 
 def load_model(name: str) -> Imported:
     """A model of the catalog by its name, a file of our own form, or a config.json (or the folder that holds one)."""
+    if "/" not in name and Path(name).suffix.lower() not in SUFFIXES:
+        return Imported(model=load(Model, name))
     path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
-    if path.suffix.lower() in SUFFIXES or "/" in name:
-        data = read_mapping(path)
-        return read_config(data, str(path)) if is_config(data) else Imported(model=parse(Model, data, str(path)))
-    return Imported(model=load(Model, name))
+    data = read_mapping(path)
+    return read_config(data, str(path)) if is_config(data) else Imported(model=parse(Model, data, str(path)))
 
 
 def read_config(data: Mapping[str, Any], source: str = "") -> Imported:
@@ -88,17 +90,19 @@ def title_of(sheet: Sheet, source: str) -> str:
 
 def sources(source: str, assumed: tuple[str, ...]) -> dict[str, str]:
     """Where the numbers come from, in the form of the catalog."""
-    named = dict(text.split(": ", 1) for text in assumed)
-    published = f"published: Hugging Face config.json{f' ({source})' if source else ''}"
-    return {"*": published} | {key: f"assumed: {text}" for key, text in named.items()}
+    named = {"*": f"published: Hugging Face config.json{f' ({source})' if source else ''}"}
+    for text in assumed:
+        key, why = text.split(": ", 1)
+        named[key] = f"{named[key]}; {why}" if key in named else f"assumed: {why}"
+    return named
 
 
 def where_read(sheet: Sheet, model: Model) -> Iterator[str]:
     """Which level was read, and as what where the model_type does not say it."""
     if sheet.level.path:
-        yield f"layout: the language model under {sheet.level.path.removesuffix('.')}, nothing else"
+        yield f"level: {sheet.level.path.removesuffix('.')}, the language model; nothing else is planned"
     if not sheet.family.known:
-        named = f"model_type {sheet.family.name!r} is not known" if sheet.family.name else "no model_type"
+        named = f"model_type {sheet.family.name!r} is not known" if sheet.family.name else "there is no model_type"
         yield f"layout: {layout(model)}, by its keys; {named}"
 
 
@@ -113,19 +117,20 @@ def layout(model: Model) -> str:
 
 def left_out(level: Level) -> Iterator[str]:
     """Keys that may matter and are not read, in alphabetical order; inner levels last."""
+    outside = f"outside {level.path.removesuffix('.')}, not read"
     for path, data in level.around:
-        for key in sorted(data):
-            if not is_harmless(key) and key not in ("model_type", "architectures", "tie_word_embeddings"):
-                if data[key] and data[key] != level.data.get(key):
-                    yield f"{path}{key}: {UNMODELLED.get(key, f'outside {level.path[:-1]}, not read')}"
-    for key in sorted(level.data):
-        if key not in READ and not is_harmless(key) and not _is_off(key, level.data[key]):
+        for key in sorted(set(data) - NAMES_A_LEVEL):
+            if data[key] != level.data.get(key) and not _says_nothing(key, data[key]):
+                yield f"{path}{key}: {UNMODELLED.get(key, outside)}"
+    for key in sorted(set(level.data) - READ):
+        if not _says_nothing(key, level.data[key]):
             yield f"{level.path}{key}: {UNMODELLED.get(key, 'not known')}"
 
 
-def _is_off(key: str, value: Any) -> bool:
-    """Whether a key says that there is nothing: empty, or a switch that is known and off."""
-    return value in ("", [], {}) or (key in UNMODELLED and not value)
+def _says_nothing(key: str, value: Any) -> bool:
+    """Whether a key cannot matter: by its name, because it is empty, or because it is known and off."""
+    off = key in UNMODELLED and (not value or value == NEUTRAL.get(key))
+    return is_harmless(key) or value in ("", [], {}) or off
 
 
 def parse_count(text: str) -> float:
@@ -133,7 +138,7 @@ def parse_count(text: str) -> float:
     match = COUNT.fullmatch(text.strip())
     value = float(match[1] + (match[2] or "")) * FACTORS[match[3].lower()] if match else 0.0
     if not (0.0 < value < math.inf):
-        raise spec_error("params", f"not {text!r}", "a positive number such as 235B, 1.04T or 7.6e9")
+        raise spec_error("total_params", f"not {text!r}", "a positive number such as 235B, 1.04T or 7.6e9")
     return value
 
 
@@ -142,9 +147,8 @@ def check_expected(imported: Imported, text: str) -> None:
     expected, size = parse_count(text), model_size(imported.model)
     difference = size.total / expected - 1.0
     if abs(difference) > TOLERANCE:
-        problem = f"{format_count(size.total)} parameters{_mtp(size)}, {text} expected: {difference:+.1%}"
-        fault = Fault(path="params", problem=problem, allowed=f"within {TOLERANCE:.0%}")
-        raise SpecError(fault, source=imported.model.name)
+        problem = f"{format_count(size.total)}{_mtp(size)} counted, {text.strip()} expected ({difference:+.2%})"
+        raise spec_error("total_params", problem, f"within {TOLERANCE:.0%}", imported.model.name)
 
 
 def _mtp(size: ModelSize) -> str:

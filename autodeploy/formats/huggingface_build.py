@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from autodeploy.formats.huggingface_layers import first_and_every, sparse_layers
-from autodeploy.formats.huggingface_sheet import Sheet, shown
+from autodeploy.formats.huggingface_sheet import STAND_IN, Sheet, shown
 from autodeploy.spec.model import GQA, MLA, Model, MoE
 
 PLAIN_ACTIVATIONS = ("gelu", "relu", "quick_gelu", "squared_relu", "relu2")
 LONGEST = 131072
 """Stands in where a file does not say how long a sequence may be."""
+WIDEST = 100
+"""A feed-forward wider than so many hidden sizes is a mistake."""
 
 
 def model_of(sheet: Sheet, name: str, title: str) -> Model:
@@ -54,11 +56,12 @@ def gqa_of(sheet: Sheet, hidden: int) -> GQA:
 
 
 def kv_heads_of(sheet: Sheet, heads: int) -> int:
-    """As many as query heads where the file is silent; one where it says multi-query."""
-    data, values = sheet.level.data, sheet.family.values
-    multi_query = data.get("multi_query", data.get("multi_query_attention", values.get("multi_query")))
-    if multi_query and not data.get("new_decoder_architecture"):
-        return sheet.count("attention.kv_heads", 1, "multi-query attention")
+    """One with multi-query attention; as many as query heads where the file is silent."""
+    data = sheet.level.data
+    multi_query = data.get("multi_query", sheet.family.values.get("multi_query", False))
+    if multi_query is True and not data.get("new_decoder_architecture"):
+        sheet.assume("attention.kv_heads", 1, "multi-query attention")
+        return 1
     return sheet.count("attention.kv_heads", heads, "as many as heads")
 
 
@@ -126,8 +129,11 @@ def dense_width(sheet: Sheet, hidden: int, moe: MoE | None) -> int:
 def ffn_count(sheet: Sheet, name: str, hidden: int) -> int:
     """A width as given, else from Grok-1's widening factor."""
     factor = sheet.level.data.get("widening_factor")
-    if sheet.key(name) is not None or not isinstance(factor, (int, float)):
+    if sheet.key(name) is not None or factor is None:
         return sheet.count(name)
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < WIDEST:
+        sheet.fault("widening_factor", f"not {shown(factor)}", f"a number between 0 and {WIDEST}")
+        return STAND_IN
     return sheet.count(name, widened(factor, hidden), "2/3 of widening_factor x hidden, as Grok-1 rounds it")
 
 
@@ -176,8 +182,8 @@ def is_gated(sheet: Sheet) -> bool:
 def are_tied(sheet: Sheet) -> bool:
     """From this level, else from one around it, else from the class, else untied."""
     around = sheet.level.named("tie_word_embeddings")
-    if sheet.key("tied_embeddings") is None and around is not None:
-        return around is True
+    if sheet.key("tied_embeddings") is None and isinstance(around, bool):
+        return around
     if sheet.key("tied_embeddings") is None and "tied_embeddings" not in sheet.family.values:
         sheet.assume("tied_embeddings", False, "not in the file")
     return sheet.flag("tied_embeddings")

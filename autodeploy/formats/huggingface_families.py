@@ -11,46 +11,54 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-PLAIN = {"gated": False, "norm": "layernorm", "ffn_ratio": 4}
-BIASED = {"linear_bias": True, "attention.qkv_bias": True}
-GEMMA = {"tied_embeddings": True, "gated": True}
-GEMMA_HEADS = {"attention.heads": 8, "attention.kv_heads": 4, "attention.head_dim": 256}
-QK_NORM = {"attention.qk_norm": True}
+Values = Mapping[str, Any]
 
-FAMILIES: dict[str, Mapping[str, Any]] = {
+SILENT: Values = {}
+PLAIN: Values = {"gated": False, "norm": "layernorm", "ffn_ratio": 4}
+BIASED: Values = {"linear_bias": True, "attention.qkv_bias": True}
+QKV_BIAS: Values = {"attention.qkv_bias": True}
+QK_NORM: Values = {"attention.qk_norm": True}
+QWEN3: Values = {**QK_NORM, "attention.head_dim": 128}
+LAYERNORM: Values = {"norm": "layernorm"}
+SANDWICH: Values = {"norms_per_layer": 4}
+TIED: Values = {"tied_embeddings": True}
+LEARNED: Values = {"learned_positions": True}
+MULTI_QUERY: Values = {"multi_query": True}
+GEMMA: Values = {**TIED, "gated": True, "attention.head_dim": 256}
+GEMMA_HEADS: Values = {"attention.heads": 8, "attention.kv_heads": 4}
+
+FAMILIES: dict[str, Values] = {
     **dict.fromkeys(
         (
-            "llama", "mistral", "mixtral", "deepseek", "deepseek_v2", "deepseek_v3", "internlm2", "baichuan", "minicpm",
-            "gpt_oss", "glm", "glm4_moe", "hunyuan_v1_moe", "hunyuan_v1_dense", "hunyuan", "pangu_pro_moe", "bailing_moe",
-            "minimax_m2", "phi3", "phimoe", "granite", "granitemoe", "dbrx",
+            "llama", "mistral", "mixtral", "deepseek", "deepseek_v2", "deepseek_v3", "internlm2", "baichuan",
+            "minicpm", "gpt_oss", "glm", "glm4_moe", "hunyuan", "hunyuan_v1_dense", "hunyuan_v1_moe", "pangu_pro_moe",
+            "bailing_moe", "minimax_m2", "phi3", "granite", "granitemoe",
         ),
-        {},
+        SILENT,
     ),
-    **dict.fromkeys(("qwen2", "qwen2_moe"), {"attention.qkv_bias": True}),
-    **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe"), QK_NORM | {"attention.head_dim": 128}),
+    **dict.fromkeys(("qwen2", "qwen2_moe", "mimo", "chatglm"), QKV_BIAS),
+    **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe"), QWEN3),
     **dict.fromkeys(("olmo2", "olmo3", "olmoe", "bailing_moe_v2"), QK_NORM),
-    "mimo": {"attention.qkv_bias": True},
-    "chatglm": {"attention.qkv_bias": True},
+    **dict.fromkeys(("phimoe", "dbrx"), LAYERNORM),
+    **dict.fromkeys(("ernie4_5", "ernie4_5_moe"), TIED),
+    **dict.fromkeys(("glm4", "pangu_ultra_moe"), SANDWICH),
     "llama4": {"moe.shared_experts": 1},
-    "glm4": {"norms_per_layer": 4},
-    "pangu_ultra_moe": {"norms_per_layer": 4},
-    **dict.fromkeys(("grok", "grok_1"), {"norms_per_layer": 4, "tied_embeddings": True, "gated": True}),
-    "ernie4_5": {"tied_embeddings": True},
-    "ernie4_5_moe": {"tied_embeddings": True},
-    "gemma": GEMMA | {"vocab": 256000, "max_seq_len": 8192, "attention.head_dim": 256},
-    "gemma2": GEMMA | GEMMA_HEADS | {"norms_per_layer": 4, "vocab": 256000, "max_seq_len": 8192},
-    "gemma3": GEMMA | GEMMA_HEADS | QK_NORM | {"norms_per_layer": 4, "vocab": 262208, "max_seq_len": 131072},
-    "cohere": {"norm": "layernorm", "tied_embeddings": True},
-    "gpt2": PLAIN | BIASED | {"tied_embeddings": True, "learned_positions": True},
-    "gpt_bigcode": PLAIN | BIASED | {"tied_embeddings": True, "learned_positions": True, "multi_query": True},
-    "opt": PLAIN | BIASED | {"tied_embeddings": True, "learned_positions": True},
-    "bloom": PLAIN | BIASED | {"tied_embeddings": True},
-    "gpt_neox": PLAIN | BIASED,
+    "gemma": {**GEMMA, "vocab": 256000, "max_seq_len": 8192},
+    "gemma2": {**GEMMA, **GEMMA_HEADS, **SANDWICH, "vocab": 256000, "max_seq_len": 8192},
+    "gemma3": {**GEMMA, **GEMMA_HEADS, **SANDWICH, **QK_NORM, "vocab": 262208, "max_seq_len": 131072},
+    "cohere": {**LAYERNORM, **TIED},
+    "gpt2": {**PLAIN, **BIASED, **TIED, **LEARNED},
+    "gpt_bigcode": {**PLAIN, **BIASED, **TIED, **LEARNED, **MULTI_QUERY},
+    "opt": {**PLAIN, **BIASED, **TIED, **LEARNED},
+    "bloom": {**PLAIN, **BIASED, **TIED},
+    "gpt_neox": {**PLAIN, **BIASED},
     "gptj": PLAIN,
-    "phi": PLAIN | BIASED,
-    "starcoder2": PLAIN | BIASED | {"tied_embeddings": True},
-    "falcon": PLAIN | {"tied_embeddings": True, "multi_query": True},
-    "mpt": PLAIN | {"tied_embeddings": True},
+    "phi": {**PLAIN, **BIASED},
+    "starcoder2": {**PLAIN, **BIASED, **TIED},
+    "falcon": {**PLAIN, **TIED, **MULTI_QUERY},
+    "mpt": {**PLAIN, **TIED},
+    "grok": {**SANDWICH, **TIED, "gated": True},
+    "grok_1": {**SANDWICH, **TIED, "gated": True},
 }  # fmt: skip
 
 
@@ -62,7 +70,7 @@ class Family:
     """As the file writes it; empty where it names none."""
     known: bool
     """Its model_type is a name of the table, not only begins with one."""
-    values: Mapping[str, Any]
+    values: Values
 
 
 def _bare(name: str) -> str:

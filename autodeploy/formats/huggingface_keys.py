@@ -20,7 +20,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
         "model_max_length", "sequence_len",
     ),
     "ffn_width": (
-        "dense_intermediate_size", "intermediate_size_mlp", "intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim",
+        "dense_intermediate_size", "intermediate_size_mlp", "intermediate_size", "ffn_hidden_size", "n_inner",
+        "ffn_dim",
     ),
     "mtp_depth": (
         "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "num_mtp_modules", "mtp_num_layers",
@@ -63,7 +64,7 @@ OWN_MEANING = ("max_seq_len", "ffn_width", "linear_bias", "attention.qkv_bias", 
 """Fields whose keys, given together, mean different things: the first counts and the others say nothing about it."""
 
 OTHER_KEYS = {
-    "model_type", "architectures", "multi_query", "multi_query_attention", "new_decoder_architecture", "use_mtp",
+    "model_type", "architectures", "multi_query", "new_decoder_architecture", "use_mtp",
     "rms_norm_eps", "rmsnorm", "norm_type", "layer_norm_type", "widening_factor", "expansion_ratio",
 }  # fmt: skip
 """Read by name where they are needed."""
@@ -97,7 +98,7 @@ HARMLESS = {
     # routing: which experts, not how many
     "norm_topk_prob", "n_group", "topk_group", "topk_method", "scoring_func", "seq_aux", "aux_loss_alpha",
     "routed_scaling_factor", "moe_router_scaling_factor", "moe_renormalize", "moe_router_activation_func",
-    "moe_gate", "moe_norm_min", "num_expert_group", "num_expert_groups", "use_grouped_topk", "use_routing_bias",
+    "moe_gate", "moe_norm_min", "num_expert_group", "use_grouped_topk", "use_routing_bias",
     "use_moe_router_bias", "moe_router_enable_expert_bias", "router_jitter_noise", "use_mixed_mlp_moe",
     "moe_normalize_expert_weights", "uniform_expert_assignment", "moe_loss_weight", "routed_scaling",
     "moe_random_routing_dropped_token", "score_function", "router_dtype", "norm_head", "expert_selection_fn",
@@ -105,7 +106,7 @@ HARMLESS = {
     "mtp_loss_scaling_factor", "qk_head_dim", "max_image_size", "spatial_merge_size", "mm_tokens_per_image",
     "process_image_mode", "use_unified_vision_chunk", "use_bidirectional_attention", "add_swa_attention_sink_bias",
     "add_full_attention_sink_bias", "post_layer_norm", "ffn_act_fn", "use_sliding_window", "num_reward_heads",
-    "vocab_size_per_layer_input",
+    "vocab_size_per_layer_input", "multi_query_attention", "alibi_bias_max", "no_bias", "prefix_lm",
 }  # fmt: skip
 """Keys that change neither parameters nor FLOP nor memory of training."""
 
@@ -122,11 +123,15 @@ UNMODELLED = {
     "final_logit_softcapping": "the pass over the logits is left out",
     "attn_logit_softcapping": "the pass over the scores is left out",
     "mtp_use_dedicated_embeddings": "MTP shares the embedding here",
+    "mtp_transformer_layers": "an MTP module has one layer here",
     "moe_drop_tokens": "no token is dropped here",
     "expert_capacity": "no token is dropped here",
     "shared_expert_gate": "the gate of the shared expert is left out",
 }
 """Keys that change a little, and what is done instead."""
+
+NEUTRAL = {"mtp_transformer_layers": 1}
+"""Values beside null, zero, false and empty by which such a key changes nothing."""
 
 
 def is_harmless(key: str) -> bool:

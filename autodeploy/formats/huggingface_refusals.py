@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
 from autodeploy.formats.huggingface_sheet import Sheet, shown
 
 
@@ -74,11 +72,11 @@ TWINS = {
 }
 """Sizes of a second kind of attention layer: read only where they equal those of the first."""
 
-FULL = ("full_attention", "attention", "global_attention", "global", "softmax", 1)
+FULL = ("full_attention", "attention", "global_attention", "global", "softmax", "1")
 WINDOWED = ("sliding_attention", "chunked_attention", "local_attention", "local")
 INDEXED = ("deepseek_sparse_attention",)
 LAYER_LISTS = ("layer_types", "attn_type_list")
-KIND_NAMES = {0: "0 (linear attention)"}
+LINEAR = {"0": "0 (linear attention)"}
 
 NOTES = (
     Rule(
@@ -113,16 +111,13 @@ def refuse(sheet: Sheet) -> bool:
     return bool(sheet.faults)
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def _foreign_layers(sheet: Sheet) -> Iterator[tuple[str, str]]:
     """Kinds of layers in the lists that some files have."""
     for key in LAYER_LISTS:
-        kinds = {str(KIND_NAMES.get(each, each)) for each in _listed(sheet.level.data.get(key))}
-        for kind in sorted(kinds - {str(each) for each in (*FULL, *WINDOWED, *INDEXED)}):
-            yield key, f"layers of kind {kind} are not modelled"
+        listed = sheet.level.data.get(key, [])
+        kinds = {str(each) for each in (listed if isinstance(listed, list) else [listed])}
+        for kind in sorted(kinds - {*FULL, *WINDOWED, *INDEXED}):
+            yield key, f"layers of kind {LINEAR.get(kind, kind)} are not modelled"
 
 
 def _second_shapes(sheet: Sheet) -> Iterator[tuple[str, str]]:
@@ -152,4 +147,5 @@ def simplify(sheet: Sheet) -> None:
         if key is not None:
             sheet.assumed.append(f"attention: {rule.text} ({key} {shown(data[key])})")
     if data.get("attention_bias") is True and not sheet.value("linear_bias"):
-        sheet.assumed.append("attention: biases of q, k and v; others (output projection, experts) are left out")
+        counted = "no biases" if sheet.value("attention.kv_rank") else "biases of q, k and v"
+        sheet.assumed.append(f"attention: {counted}; others, if any (output projection, experts), are left out")

@@ -48,7 +48,7 @@ def enter(data: Mapping[str, Any]) -> Level:
 
 def clean(data: Mapping[str, Any]) -> dict[str, Any]:
     """Without keys that are null or begin with `_`; sub-tables that only group keys are opened."""
-    kept = {key: value for key, value in data.items() if value is not None and not key.startswith("_")}
+    kept = {str(key): value for key, value in data.items() if value is not None and not str(key).startswith("_")}
     opened: dict[str, Any] = {}
     for part in PARTS:
         if isinstance(kept.get(part), Mapping):
@@ -145,8 +145,9 @@ class Sheet:
         """A list with one value a layer, if the layers are alike (MTP layers may follow)."""
         if not isinstance(value, list):
             return value
-        layers, deepest = self._length("layers"), self._length("layers") + self._length("mtp_depth")
-        if not layers <= len(value) <= deepest:
+        layers = self._length("layers")
+        deepest = layers + self._length("mtp_depth")
+        if layers and not layers <= len(value) <= deepest:
             self.fault(key, f"a list of {len(value)}", f"one value, or a list with one for each of {layers} layers")
         elif any(each != value[0] for each in value):
             self.fault(key, f"differs between layers: {shown(value)}", "one value for all layers")

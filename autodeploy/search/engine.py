@@ -1,127 +1,125 @@
-"""The engines: exact over plans arranged by rule, and a study of layouts beyond the rules on top of it."""
+"""The engines: exact over plans arranged by rule and over the layer cuts of the best shapes, and a study by Optuna."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from autodeploy.analysis.inventory import kind_counts
-from autodeploy.numeric import maximum, total
+from autodeploy.numeric import largest, total
 from autodeploy.search.arrange import microbatches_of
+from autodeploy.search.enumerate import enumerate_plans, legal_plans
 from autodeploy.search.evaluate import evaluate
-from autodeploy.search.exact import Outcome, Progress, silent
+from autodeploy.search.exact import Limits, Outcome, Progress, Report, Status, search_plans, silent
+from autodeploy.search.layers import LayerTable
+from autodeploy.search.outer import cut_plans, shortlist
 from autodeploy.search.result import PlanResult
-from autodeploy.search.screen import LayerTable
-from autodeploy.spec.plan import Overlap, Plan, PlanTable
+from autodeploy.spec.plan import Overlap, Plan, table_of
 from autodeploy.spec.space import Space
 
-SHORTLIST = 24
+Engine = Literal["auto", "exact", "optuna"]
+ENGINES: tuple[Engine, ...] = ("auto", "exact", "optuna")
+STUDY_SHAPES = 24
 """Shapes that a study looks at."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What a study is asked to do."""
+    """What a search is asked to do."""
 
-    trials: int
-    workers: int
-    seed: int
+    engine: Engine = "auto"
+    top: int = 20
+    timeout_s: float | None = None
+    seed: int = 0
+    cut_shapes: int = 32
+    """`auto`: so many of the best shapes are searched with layers cut beyond the rules."""
+    trials: int = 1200
+    workers: int = 1
     storage: str | None = None
     sampler: str = "nsga2"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StudyAnswer:
-    """What a study added to an exact outcome."""
+class Answer:
+    """What a search found."""
 
-    steps_s: dict[Plan, float]
-    facts: dict[str, Any]
-    status: str
+    space: Space
+    outcomes: tuple[Outcome, ...]
+    """Plans arranged by rule; then, for `auto`, cuts of the best shapes."""
+    results: tuple[PlanResult, ...]
+    """Best first."""
+    status: Status
     gap_frac: float
+    study: dict[str, Any] | None = None
+    """What a study did, for reports."""
+
+    @property
+    def legal(self) -> int:
+        """Plans arranged."""
+        return sum(len(outcome.enumeration.legal) for outcome in self.outcomes)
+
+    def facts(self) -> dict[str, Any]:
+        """The `search` part of a plan document."""
+        parts = [outcome.facts() for outcome in self.outcomes]
+        summed = {name: sum(part[name] for part in parts) for name in ("candidates", "legal", "fits", "simulated")}
+        refused = {name: _merge([part[name] for part in parts]) for name in ("refused", "refused_by_memory")}
+        return summed | refused | {"gap_frac": self.gap_frac} | ({"study": self.study} if self.study else {})
 
 
-def content_hash(space: Space, request: Request) -> str:
-    """12 hex digits over everything that a study's answer depends on."""
-    parts = [asdict(replace(space, inputs={})), request.trials, request.seed, request.sampler, SHORTLIST]
-    text = json.dumps([*parts, version("autodeploy")], sort_keys=True, default=list)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def _merge(counts: list[dict[str, int]]) -> dict[str, int]:
+    return {key: sum(part.get(key, 0) for part in counts) for part in counts for key in part}
 
 
-def study_layouts(
-    outcome: Outcome,
-    request: Request,
-    *,
-    deadline_s: float | None = None,
-    report: Callable[[Progress], None] = silent,
-    progress: Progress | None = None,
-) -> StudyAnswer:
-    """Search layouts and codes for the most promising shapes of an exact outcome with Optuna.
-
-    Raises `SpecError` where the storage cannot be used.
-    """
-    from autodeploy.search.crew import run_groups
-    from autodeploy.search.outer import shortlist
-    from autodeploy.search.study import Ledger, Settings, open_storage
-
-    space = outcome.space
-    ledger = Ledger(open_storage(request.storage), space.name, content_hash(space, request))
-    ledger.check()
-    outer = shortlist(space, outcome.screened, SHORTLIST)
-    settings = Settings(trials=request.trials, seed=request.seed, sampler=request.sampler)  # type: ignore[arg-type]
-    state = progress or Progress()
-
-    def hear(done: int, best_s: float) -> None:
-        state.stage, state.best_s = f"study, group {done}", min(state.best_s, best_s)
-        report(state)
-
-    found = run_groups(outer, settings, ledger, request.workers, deadline_s=deadline_s, report=hear)
-    best = min([*found.step_s.values(), *outcome.step_s], default=float("inf"))
-    gap = max(0.0, (best - free_bound_s(outcome)) / best) if np.isfinite(best) else 1.0
-    facts = {
-        "sampler": request.sampler, "trials": found.trials, "simulated": found.simulated, "shapes": len(outer.shapes),
-        "groups": found.groups, "content_hash": ledger.content_hash,
-    }  # fmt: skip
-    return StudyAnswer(steps_s=found.step_s, facts=facts, status=found.stopped or "gap", gap_frac=gap)
+def search(space: Space, request: Request, report: Report = silent) -> Answer:
+    """Rank the plans of a space. Raises `SpecError` for a faulty space or storage."""
+    progress = Progress()
+    report(progress)
+    limits = Limits(top=request.top, timeout_s=request.timeout_s)
+    ruled = search_plans(space, enumerate_plans(space), progress, limits, report)
+    if ruled.status in ("timeout", "interrupted", "infeasible") or request.engine == "exact":
+        return _answer([ruled], request)
+    if request.engine == "optuna":
+        return _study(ruled, request, progress, report)
+    return _answer([ruled, *_cuts(ruled, request, progress, limits, report)], request)
 
 
-def free_bound_s(outcome: Outcome) -> float:
-    """The smallest bound over all legal plans with layers cut in any way: all work spread evenly over the stages,
-    nothing rebuilt, no fill or drain, no tail. Never above any simulation of any layout."""
-    plans, layers = outcome.screened.plans, outcome.screened.layers
-    if not len(plans):
-        return float("inf")
-    work = _whole_work_s(outcome.space, layers)
-    merged = np.where(plans.overlap == Overlap.PAIR, work[1], work[0])
-    return float((microbatches_of(outcome.space, plans) * merged / plans.pp).min())
+def _cuts(ruled: Outcome, request: Request, progress: Progress, limits: Limits, report: Report) -> list[Outcome]:
+    """The best shapes again, with every cut of their layers that could still take a place."""
+    outer = shortlist(ruled.space, ruled.screened, request.cut_shapes)
+    plans = cut_plans(outer)
+    if not plans:
+        return []
+    last = float(ruled.step_s[-1]) if len(ruled.step_s) >= request.top else float("inf")
+    return [
+        search_plans(
+            ruled.space, legal_plans(ruled.space, table_of(plans)), progress, replace(limits, limit_s=last), report
+        )
+    ]
 
 
-def _whole_work_s(space: Space, layers: LayerTable) -> tuple[Any, Any]:
-    """Per plan: seconds of one microbatch through the whole model, alone and with everything hidden."""
-    counts = kind_counts(space.model, space.job.mtp)
-    passes = [(count, layers.costs[kind].forward.plus(layers.costs[kind].backward)) for kind, count in counts.items()]
-    alone = total([count * load.alone for count, load in passes])
-    hidden = [total([count * load[lane] for count, load in passes]) for lane in (0, 2, 3)]
-    best = maximum(hidden[0], maximum(hidden[1], hidden[2]))
-    return alone[layers.index], best[layers.index]
+def _answer(outcomes: list[Outcome], request: Request) -> Answer:
+    steps: dict[Plan, float] = {}
+    for outcome in outcomes:
+        steps |= outcome.steps()
+    worst = max(outcomes, key=lambda outcome: outcome.gap_frac)
+    status = next((o.status for o in outcomes if o.status in ("timeout", "interrupted")), outcomes[0].status)
+    return Answer(
+        space=outcomes[0].space, outcomes=tuple(outcomes), results=tuple(_rank(outcomes[0].space, steps, request.top)),
+        status=status, gap_frac=worst.gap_frac,
+    )  # fmt: skip
 
 
-def rank(outcome: Outcome, study: StudyAnswer | None, top: int) -> list[PlanResult]:
-    """The best plans of both, each in full, best first; equal arrangements once."""
-    steps: dict[Plan, float] = dict(study.steps_s) if study else {}
-    plans: PlanTable = outcome.screened.plans
-    for row, step in zip(outcome.rows, outcome.step_s, strict=True):
-        steps.setdefault(plans.row(int(row)), float(step))
-    ordered = sorted(steps, key=lambda plan: (steps[plan], plan.layout != "auto"))
+def _rank(space: Space, steps: dict[Plan, float], top: int) -> list[PlanResult]:
+    """The best plans in full; equal arrangements once, ties to the plan that a rule arranges."""
     results: list[PlanResult] = []
     seen: set[tuple] = set()
-    for plan in ordered:
-        result = evaluate(outcome.space, plan)
+    for plan in sorted(steps, key=lambda plan: (steps[plan], plan.layout != "auto")):
+        result = evaluate(space, plan)
         key = (replace(plan, layout=""), result.arrangement.layout, result.arrangement.recompute)
         if key not in seen:
             seen.add(key)
@@ -129,3 +127,56 @@ def rank(outcome: Outcome, study: StudyAnswer | None, top: int) -> list[PlanResu
         if len(results) == top:
             break
     return results
+
+
+def content_hash(space: Space, request: Request) -> str:
+    """12 hex digits over everything that a study's answer depends on."""
+    parts = [asdict(replace(space, inputs={})), request.trials, request.seed, request.sampler, STUDY_SHAPES]
+    text = json.dumps([*parts, version("autodeploy")], sort_keys=True, default=list)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _study(ruled: Outcome, request: Request, progress: Progress, report: Report) -> Answer:
+    """Optuna on the most promising shapes, beside the plans arranged by rule."""
+    from autodeploy.search.crew import run_groups
+    from autodeploy.search.study import Ledger, Settings, open_storage
+
+    space = ruled.space
+    ledger = Ledger(open_storage(request.storage), space.name, content_hash(space, request))
+    ledger.check()
+    outer = shortlist(space, ruled.screened, STUDY_SHAPES)
+    settings = Settings(trials=request.trials, seed=request.seed, sampler=request.sampler)  # type: ignore[arg-type]
+
+    def hear(done: int, best_s: float) -> None:
+        progress.stage, progress.best_s = f"study, group {done}", min(progress.best_s, best_s)
+        report(progress)
+
+    deadline = None if request.timeout_s is None else progress.started_s + request.timeout_s
+    found = run_groups(outer, settings, ledger, request.workers, deadline_s=deadline, report=hear)
+    results = _rank(space, found.step_s | ruled.steps(), request.top)
+    facts = {
+        "sampler": request.sampler, "trials": found.trials, "simulated": found.simulated, "shapes": len(outer.shapes),
+        "groups": found.groups, "content_hash": ledger.content_hash,
+    }  # fmt: skip
+    best = results[0].step_time_s
+    gap = max(0.0, (best - free_bound_s(ruled)) / best)
+    status: Status = found.stopped or ("gap" if gap else "optimal")  # type: ignore[assignment]
+    return Answer(space=space, outcomes=(ruled,), results=tuple(results), status=status, gap_frac=gap, study=facts)
+
+
+def free_bound_s(outcome: Outcome) -> float:
+    """The smallest bound over all legal plans with layers cut in any way: all work spread evenly over the stages,
+    nothing rebuilt, no fill or drain, no tail. Never above any simulation of any layout."""
+    plans, layers = outcome.screened.plans, outcome.screened.layers
+    alone, hidden = _whole_work_s(outcome.space, layers)
+    work = np.where(plans.overlap == Overlap.PAIR, hidden, alone)
+    return float((microbatches_of(outcome.space, plans) * work / plans.pp).min())
+
+
+def _whole_work_s(space: Space, layers: LayerTable) -> tuple[Any, Any]:
+    """Per plan: seconds of one microbatch through the whole model, alone and with everything hidden."""
+    counts = kind_counts(space.model, space.job.mtp)
+    passes = [(count, layers.costs[kind].forward.plus(layers.costs[kind].backward)) for kind, count in counts.items()]
+    alone = total([count * load.alone for count, load in passes])
+    lanes = [total([count * getattr(load, lane) for count, load in passes]) for lane in ("busy", "inner", "outer")]
+    return alone[layers.index], largest(lanes)[layers.index]

@@ -121,7 +121,11 @@ def _device_faults(space: Space) -> list[Fault]:
 def enumerate_plans(space: Space) -> Enumeration:
     """All legal plans of a space. Raises `SpecError` when the space is faulty or too large."""
     check_space(space)
-    table = _product(space)
+    return legal_plans(space, _product(space))
+
+
+def legal_plans(space: Space, table: PlanTable) -> Enumeration:
+    """The legal ones of some plans."""
     alive = np.ones(len(table), dtype=bool)
     refused: dict[str, int] = {}
     for rule_id, holds in _verdicts(space, table):
@@ -194,7 +198,7 @@ def _with_derived(space: Space, columns: dict[str, np.ndarray]) -> dict[str, np.
 
 def _layout_holds(space: Space, table: PlanTable) -> np.ndarray:
     """L01: some layout of the plan's rule exists for its pp and vpp."""
-    key = (table.pp * 4096 + table.vpp) * 64 + table.layout
+    key = (table.pp * 4096 + table.vpp) * 32768 + table.layout
     unique, where = np.unique(key, return_inverse=True)
     first = np.zeros(len(unique), dtype=np.intp)
     first[where[::-1]] = np.arange(len(table))[::-1]

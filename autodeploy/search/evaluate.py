@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
-from autodeploy.analysis.inventory import kind_counts
 from autodeploy.analysis.ops import MODULE_WORDS, Module
 from autodeploy.analysis.readings import flop_per_token
 from autodeploy.balance.fit import budget, live_layers, memory_terms
-from autodeploy.balance.recompute import Ladder, ladder
-from autodeploy.cost.layers import ENGINE_WORDS, LayerCost, layer_costs
+from autodeploy.balance.recompute import Ladder
+from autodeploy.cost.layers import ENGINE_WORDS, LayerCost
 from autodeploy.cost.slots import boundary_bytes
 from autodeploy.errors import spec_error
 from autodeploy.search.arrange import Arranged, StageCost, arrange, stage_work_s_of
+from autodeploy.search.layers import layers_of
 from autodeploy.search.result import TIME_TERMS, PlanResult, StageResult
 from autodeploy.search.screen import cases_of
 from autodeploy.search.steps import Steps, simulate_steps
 from autodeploy.spec.arrangement import Arrangement
-from autodeploy.spec.job import Job
 from autodeploy.spec.layout import expand
-from autodeploy.spec.machine import Machine
-from autodeploy.spec.model import Kind, Model
-from autodeploy.spec.plan import LayerKey, Overlap, Plan, layer_key
+from autodeploy.spec.model import Kind
+from autodeploy.spec.plan import Plan
 from autodeploy.spec.space import Space
 
 FLOP_CONVENTION = "3 x forward, causal attention halved, router left out, MTP with its head pass if trained"
@@ -34,22 +31,6 @@ def evaluate(space: Space, plan: Plan) -> PlanResult:
     found = arranged(space, plan)
     steps = simulate_steps(found, int(found.microbatches), with_free_sends=True)
     return _result(space, plan, found, costs, rungs, steps)
-
-
-def layers_of(space: Space, plan: Plan) -> tuple[Mapping[Kind, LayerCost], Ladder]:
-    """Layer costs and recompute ladder of a plan."""
-    question = (space.model, space.job, space.machine, layer_key(plan))
-    return _layers(*question), _ladder(*question, plan.recompute, plan.overlap)
-
-
-@lru_cache(maxsize=4096)
-def _layers(model: Model, job: Job, machine: Machine, key: LayerKey) -> Mapping[Kind, LayerCost]:
-    return layer_costs(model, job, machine, key)
-
-
-@lru_cache(maxsize=4096)
-def _ladder(model: Model, job: Job, machine: Machine, key: LayerKey, policy: str, overlap: Overlap) -> Ladder:
-    return ladder(_layers(model, job, machine, key), kind_counts(model, job.mtp), policy, overlap)
 
 
 def arranged(space: Space, plan: Plan) -> Arranged:

@@ -18,6 +18,7 @@ from autodeploy.search.arrange import microbatches_of
 from autodeploy.search.enumerate import Enumeration, enumerate_plans
 from autodeploy.search.screen import Screened, arrange_rows, screen
 from autodeploy.search.steps import simulate_steps
+from autodeploy.spec.plan import Plan
 from autodeploy.spec.space import Space
 
 BATCH_ROWS = 256
@@ -53,6 +54,11 @@ class Outcome:
     refused: dict[str, int]
     """Candidates per first failing rule; `memory.device` for legal plans that do not fit is apart."""
     not_fitting: int
+
+    def steps(self) -> dict[Plan, float]:
+        """The ranked plans with their steps."""
+        plans = self.screened.plans
+        return {plans.row(int(row)): float(step) for row, step in zip(self.rows, self.step_s, strict=True)}
 
     def facts(self) -> dict[str, Any]:
         """The `search` part of a plan document."""
@@ -93,31 +99,52 @@ def search_exact(
     progress = Progress()
     report(progress)
     found = enumerate_plans(space)
-    progress.stage, progress.candidates, progress.legal = "screen", found.candidates, len(found.legal)
+    return search_plans(space, found, progress, Limits(top=top, timeout_s=timeout_s, reach_s=reach_s), report)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How far a search goes."""
+
+    top: int
+    """Places asked for; all of them are proven."""
+    timeout_s: float | None = None
+    reach_s: float = 0.0
+    """Every plan with a shorter step is simulated and kept, however many there are."""
+    limit_s: float = float("inf")
+    """Plans that cannot have a shorter step are of no interest."""
+
+
+def search_plans(
+    space: Space, found: Enumeration, progress: Progress, limits: Limits, report: Report = silent
+) -> Outcome:
+    """Rank legal plans: screen them all, simulate in the order of promise."""
+    progress.stage, progress.candidates = "screen", progress.candidates + found.candidates
+    progress.legal += len(found.legal)
     report(progress)
     screened = screen(space, found.legal)
-    progress.stage, progress.fits = "simulate", int(screened.fits.sum())
+    fitting = int(screened.fits.sum())
+    progress.stage, progress.fits = "simulate", progress.fits + fitting
     report(progress)
-    ranking = _Ranking(space, screened, top, reach_s)
-    status = _simulate_all(ranking, progress, timeout_s, report)
+    ranking = _Ranking(space, screened, limits)
+    status = _simulate_all(ranking, progress, limits.timeout_s, report)
     rows, steps = ranking.best()
     gap = ranking.gap_frac()
-    if not progress.fits:
+    if not fitting:
         status = "infeasible"
     elif status == "timeout" and gap == 0.0:
         status = "optimal"
     return Outcome(
         space=space, enumeration=found, screened=screened, status=status, rows=rows, step_s=steps,
-        simulated=progress.simulated, gap_frac=gap, refused=found.refused,
-        not_fitting=len(found.legal) - progress.fits,
+        simulated=ranking.simulated, gap_frac=gap, refused=found.refused, not_fitting=len(found.legal) - fitting,
     )  # fmt: skip
 
 
 class _Ranking:
     """Simulated steps so far, and the feasible rows still to come, shape by shape, each in order of bound."""
 
-    def __init__(self, space: Space, screened: Screened, top: int, reach_s: float) -> None:
-        self.space, self.screened, self.top, self.reach_s = space, screened, top, reach_s
+    def __init__(self, space: Space, screened: Screened, limits: Limits) -> None:
+        self.space, self.screened, self.limits = space, screened, limits
         self.step_s = np.full(len(screened.plans), np.inf)
         self.microbatches = np.round(microbatches_of(space, screened.plans)).astype(int)
         self.groups = self._shapes()
@@ -136,9 +163,14 @@ class _Ranking:
     def threshold_s(self) -> float:
         """Step of the last place asked for: what is not below it cannot matter."""
         done = self.step_s[np.isfinite(self.step_s)]
-        if len(done) < self.top:
-            return float("inf")
-        return max(float(np.partition(done, self.top - 1)[self.top - 1]), self.reach_s)
+        place = self.limits.top - 1
+        last = float(np.partition(done, place)[place]) if len(done) > place else float("inf")
+        return max(min(last, self.limits.limit_s), self.limits.reach_s)
+
+    @property
+    def simulated(self) -> int:
+        """Plans simulated so far."""
+        return int(np.isfinite(self.step_s).sum())
 
     def next_batch(self) -> tuple[tuple[int, int], np.ndarray] | None:
         """The most promising shape and its rows worth simulating; None when all is proven."""
@@ -163,7 +195,7 @@ class _Ranking:
 
     def gap_frac(self) -> float:
         """(incumbent - smallest bound of an unsimulated plan that fits) / incumbent, 0 when none is below."""
-        best = float(self.step_s.min()) if len(self.step_s) else float("inf")
+        best = min(float(self.step_s.min(initial=np.inf)), self.limits.limit_s)
         open_rows = self.screened.fits & ~np.isfinite(self.step_s)
         if not open_rows.any():
             return 0.0
@@ -176,7 +208,7 @@ class _Ranking:
         rows = np.nonzero(np.isfinite(self.step_s))[0]
         plans = self.screened.plans.rows(rows)
         size = plans.tp * plans.pp * plans.vpp * plans.ep * plans.etp
-        asked = max(self.top, int((self.step_s[rows] < self.reach_s).sum()))
+        asked = max(self.limits.top, int((self.step_s[rows] < self.limits.reach_s).sum()))
         order = np.lexsort((size, self.screened.peak_bytes[rows], self.step_s[rows]))[:asked]
         return rows[order], self.step_s[rows[order]]
 
@@ -186,7 +218,8 @@ def _simulate_all(ranking: _Ranking, progress: Progress, timeout_s: float | None
         while (batch := ranking.next_batch()) is not None:
             ranking.simulate(*batch)
             progress.simulated += len(batch[1])
-            progress.best_s, progress.gap_frac = float(ranking.step_s.min()), ranking.gap_frac()
+            progress.best_s = min(progress.best_s, float(ranking.step_s.min()))
+            progress.gap_frac = ranking.gap_frac()
             report(progress)
             if timeout_s is not None and time.monotonic() - progress.started_s > timeout_s:
                 return "timeout"

@@ -23,6 +23,7 @@ from autodeploy.spec.space import Space
 Point = tuple[int, ...]
 FIELDS = ("shape", "mbs", "overlap", "dispatch", "recompute", "first", "last", "ends", "lean")
 """The variables, in the order of a point."""
+CUT_AT = FIELDS.index("first")
 SHAPE_FIELDS = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "zero")
 FIRST = (-2, -1, 0, 1, 2)
 """Layers in the first slot, against the even share."""
@@ -134,3 +135,11 @@ def neighbours(outer: Outer, point: Point) -> list[Point]:
             if 0 <= point[place] + step < size:
                 near.append((*point[:place], point[place] + step, *point[place + 1 :]))
     return near
+
+
+def cut_plans(outer: Outer) -> list[Plan]:
+    """Every cut of the layers of every shape, with the codes that suit the shape best: distinct plans."""
+    cuts = list(product(range(len(FIRST)), range(len(LAST)), range(len(ENDS)), range(len(LEAN))))
+    seeds = {point[0]: point for point in rule_points(outer)}
+    points = ((*seed[:CUT_AT], *cut) for seed in seeds.values() for cut in cuts)
+    return list(dict.fromkeys(plan for plan in map(outer.plan, points) if plan is not None))

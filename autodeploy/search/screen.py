@@ -6,38 +6,23 @@ shape are costed together. The answers are those of the scalar path, bit for bit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from autodeploy.analysis.inventory import kind_counts
 from autodeploy.balance.layouts import candidates
-from autodeploy.balance.recompute import Ladder, ladder
-from autodeploy.cost.layers import LayerCost, layer_costs
-from autodeploy.numeric import gather
+from autodeploy.balance.recompute import Ladder
+from autodeploy.cost.layers import LayerCost
 from autodeploy.search.arrange import Arranged, Case, arrange, case_of, microbatches_of
+from autodeploy.search.layers import LayerTable, distinct, layer_table, layers_of
 from autodeploy.spec.model import Kind
-from autodeploy.spec.plan import LayerKey, Overlap, Plan, PlanTable, layer_key
+from autodeploy.spec.plan import Plan, PlanLike, PlanTable
 from autodeploy.spec.space import Space
 
 CASE_FIELDS = ("pp", "vpp", "schedule", "overlap", "layout", "recompute")
 CHUNK_ROWS = 16384
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LayerTable:
-    """Layer costs and recompute ladders of every distinct layer key."""
-
-    costs: dict[Kind, LayerCost]
-    ladders: dict[tuple[str, Overlap], Ladder]
-    index: np.ndarray
-    """Row of the table for every plan."""
-
-    def at(self, case: Case, rows: np.ndarray) -> tuple[dict[Kind, LayerCost], Ladder]:
-        """Layer costs and ladders of some plans."""
-        where = self.index[rows]
-        return gather(self.costs, where), self.ladders[case.policy, case.overlap].at(where)
+FEW_ROWS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,31 +40,6 @@ class Screened:
     layers: LayerTable
 
 
-def distinct(table: PlanTable, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """(first row of every distinct combination, combination of every row)."""
-    key = np.zeros(len(table))
-    for name in names:
-        values, code = np.unique(table.columns[name], return_inverse=True)
-        key = key * len(values) + code
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return first, inverse
-
-
-def layer_table(space: Space, plans: PlanTable) -> LayerTable:
-    """Cost every distinct layer once."""
-    first, index = distinct(plans, LayerKey._fields)
-    costs = layer_costs(space.model, space.job, space.machine, layer_key(plans.rows(first)))
-    lean = {kind: replace(cost, forward_terms={}, backward_terms={}) for kind, cost in costs.items()}
-    counts = kind_counts(space.model, space.job.mtp)
-    ladders = {
-        (policy, overlap): ladder(lean, counts, policy, overlap)
-        for policy in plans.words["recompute"]
-        for overlap in Overlap
-    }
-    slim = {kind: replace(cost, rebuild=(), rows_bytes=()) for kind, cost in lean.items()}
-    return LayerTable(costs=slim, ladders=ladders, index=index)
-
-
 def screen(space: Space, plans: PlanTable) -> Screened:
     """Arrange and cost all plans."""
     layers = layer_table(space, plans)
@@ -87,9 +47,7 @@ def screen(space: Space, plans: PlanTable) -> Screened:
     cases: dict[Case, int] = {}
     for rows, options in _groups(space, plans):
         numbers = [cases.setdefault(option, len(cases)) for option in options]
-        for part in np.array_split(rows, -(-len(rows) // CHUNK_ROWS)):
-            view = plans.rows(part)
-            costs, rungs = layers.at(options[0], part)
+        for part, view, costs, rungs in _parts(space, plans, rows, options[0], layers):
             for number, option in zip(numbers, options, strict=True):
                 out.keep_better(part, number, arrange(space, option, view, costs, rungs))
     return Screened(
@@ -98,9 +56,22 @@ def screen(space: Space, plans: PlanTable) -> Screened:
     )  # fmt: skip
 
 
+def _parts(
+    space: Space, plans: PlanTable, rows: np.ndarray, case: Case, layers: LayerTable
+) -> Iterator[tuple[np.ndarray, PlanLike, Mapping[Kind, LayerCost], Ladder]]:
+    """Rows that share a case, in columns; a few of them one by one, where columns would only cost."""
+    if len(rows) <= FEW_ROWS:
+        for row in rows:
+            plan = plans.row(int(row))
+            yield np.array([row]), plan, *layers_of(space, plan)
+        return
+    for part in np.array_split(rows, -(-len(rows) // CHUNK_ROWS)):
+        yield part, plans.rows(part), *layers.at(case.policy, case.overlap, part)
+
+
 def arrange_rows(space: Space, case: Case, plans: PlanTable, rows: np.ndarray, layers: LayerTable) -> Arranged:
     """`arrange` for some rows of a table that share a case."""
-    return arrange(space, case, plans.rows(rows), *layers.at(case, rows))
+    return arrange(space, case, plans.rows(rows), *layers.at(case.policy, case.overlap, rows))
 
 
 class _Columns:
@@ -114,13 +85,13 @@ class _Columns:
     def keep_better(self, rows: np.ndarray, number: int, found: Arranged) -> None:
         """A later layout replaces an earlier one if it fits where that did not, or is faster; where neither fits,
         if it needs less."""
-        old_fits = self.fits[rows]
+        old_fits, fits = self.fits[rows], np.atleast_1d(found.fits)
         faster = np.where(old_fits, found.screen_s < self.screen_s[rows], found.peak_bytes < self.peak_bytes[rows])
-        better = np.where(old_fits == found.fits, faster, found.fits)
+        better = np.where(old_fits == fits, faster, fits)
         here = rows[better]
         self.case[here] = number
         for name in ("fits", "screen_s", "bound_s", "peak_bytes"):
-            getattr(self, name)[here] = getattr(found, name)[better]
+            getattr(self, name)[here] = np.atleast_1d(getattr(found, name))[better]
 
 
 def _groups(space: Space, plans: PlanTable) -> Iterator[tuple[np.ndarray, list[Case]]]:

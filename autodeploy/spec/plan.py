@@ -34,7 +34,7 @@ class Dispatch(IntEnum):
 SCHEDULE_WORDS = ("1f1b", "interleaved")
 OVERLAP_WORDS = ("none", "pair")
 DISPATCH_WORDS = ("flat", "hier")
-LAYOUT_RULES = ("even", "light", "apart")
+LAYOUT_RULES = ("even", "light", "apart", "late")
 RANK_ORDER = "tp-cp-dp-pp; experts etp-ep-edp-pp"
 
 

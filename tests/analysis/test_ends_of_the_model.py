@@ -55,6 +55,17 @@ def test_mtp_is_a_layer_a_projection_and_a_head_pass() -> None:
     assert flop[Kind.MTP] == pytest.approx(flop[Kind.SPARSE] + flop[Kind.HEAD] + projection, rel=1e-12)
 
 
+@pytest.mark.parametrize("tp", [1, 8])
+def test_mtp_keeps_its_inputs_their_projection_a_layer_and_logits(tp: int) -> None:
+    # the hidden states below and the embedding of the next token, joined before the projection
+    model = model_of("deepseek-v3")
+    ops = ops_of(model, plan_of(tp=tp))
+    stream = 2.0 * 4096 / tp * model.hidden
+    logits = PLAIN.logit_saved_bytes * 4096 * model.vocab / tp + stream
+    layer = saved_bytes(ops[Kind.SPARSE])
+    assert saved_bytes(ops[Kind.MTP]) == 2 * stream + 2 * stream + layer + logits
+
+
 @pytest.mark.parametrize("mtp", [False, True])
 def test_kinds_count_every_layer_once(mtp: bool) -> None:
     model = model_of("pangu-ultra-moe-718b")

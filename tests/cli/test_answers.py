@@ -33,7 +33,9 @@ FIELDS = {
     "recompute",
 }  # fmt: skip
 GBS, SEQ_LEN, DEVICES = 128, 4096, 64
-MIXED = edited(SMALL, ("mbs = [1]", 'mbs = [1, 2]\noverlap = ["none", "pair"]\nzero = [0, 1]\nrecompute = ["fit", "full"]'))
+MIXED = edited(
+    SMALL, ("mbs = [1]", 'mbs = [1, 2]\noverlap = ["none", "pair"]\nzero = [0, 1]\nrecompute = ["fit", "full"]')
+)
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ def test_out_on_a_file_or_in_a_folder_that_may_not_be_written(small: Path) -> No
 def test_out_is_refused_where_the_system_says_that_it_cannot_be_written(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
     assert "cannot be written" in refused(small.parent, "search", small, "--out", "plans.json")
 
 
@@ -124,7 +124,9 @@ def test_an_unknown_catalog_entry(folder: Path, kind: str, name: str) -> None:
     assert name in said
 
 
-@pytest.mark.parametrize(("kind", "near", "meant"), [("models", "mixtral", "mixtral-8x7b"), ("clusters", "h100", "h100-80g")])
+@pytest.mark.parametrize(
+    ("kind", "near", "meant"), [("models", "mixtral", "mixtral-8x7b"), ("clusters", "h100", "h100-80g")]
+)
 def test_an_unknown_catalog_entry_gets_the_nearest_name(folder: Path, kind: str, near: str, meant: str) -> None:
     assert f"did you mean {meant!r}" in refused(folder, kind, near)
 

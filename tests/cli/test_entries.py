@@ -57,7 +57,9 @@ def test_a_cluster_shows_the_source_beside_every_number(name: str) -> None:
     assert facts["sources"] == cluster.sources
 
 
-@pytest.mark.parametrize(("command", "folder_name", "name"), [("models", "models", "mixtral-8x7b"), ("clusters", "clusters", "h100-80g")])
+@pytest.mark.parametrize(
+    ("command", "folder_name", "name"), [("models", "models", "mixtral-8x7b"), ("clusters", "clusters", "h100-80g")]
+)
 def test_a_file_is_shown_like_an_entry(folder: Path, command: str, folder_name: str, name: str) -> None:
     copy = folder / "copy.toml"
     copy.write_text((ROOT / folder_name / f"{name}.toml").read_text())

@@ -13,7 +13,9 @@ import pytest
 from autodeploy.search import exact
 from tests.cli.asking import SMALL, answer, ask, contents, edited
 
-BUSY = edited(SMALL, ("[1, 2]\npp", "[1, 2, 4, 8]\npp"), ("[1, 2, 4]", "[1, 2, 4, 8]"), ("vpp = [1, 2]", "vpp = [1, 2, 4]"))
+BUSY = edited(
+    SMALL, ("[1, 2]\npp", "[1, 2, 4, 8]\npp"), ("[1, 2, 4]", "[1, 2, 4, 8]"), ("vpp = [1, 2]", "vpp = [1, 2, 4]")
+)
 """A space of several shapes, so that one batch of simulations does not settle it."""
 
 

@@ -57,7 +57,9 @@ def test_the_counts_stand_in_the_answer(too_big: Path) -> None:
 def test_what_would_fit_does_fit(folder: Path) -> None:
     path = folder / "space.toml"
     path.write_text(
-        edited(SMALL, ("tp = [1, 2]", "tp = [1]"), ("[1, 2, 4]", "[1]"), ("vpp = [1, 2]", "vpp = [1]"), ("[1, 8]", "[1]"))
+        edited(
+            SMALL, ("tp = [1, 2]", "tp = [1]"), ("[1, 2, 4]", "[1]"), ("vpp = [1, 2]", "vpp = [1]"), ("[1, 8]", "[1]")
+        )
     )
     result = ask("search", path)
     assert result.exit_code == 3
@@ -71,7 +73,9 @@ def test_what_would_fit_does_fit(folder: Path) -> None:
 
 def test_recompute_that_would_fit_is_named_and_does_fit(folder: Path) -> None:
     path = folder / "space.toml"
-    text = edited(SMALL, ("[1, 2]\npp", "[1]\npp"), ("[1, 2, 4]", "[2]"), ("vpp = [1, 2]", "vpp = [1]"), ("= 4096", "= 16384"))
+    text = edited(
+        SMALL, ("[1, 2]\npp", "[1]\npp"), ("[1, 2, 4]", "[2]"), ("vpp = [1, 2]", "vpp = [1]"), ("= 4096", "= 16384")
+    )
     path.write_text(text + 'recompute = ["none"]\n')
     result = ask("search", path)
     assert result.exit_code == 3

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asking import contents, edited, SMALL
+from tests.cli.asking import SMALL, contents, edited
 
 
 def run(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:

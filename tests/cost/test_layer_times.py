@@ -198,3 +198,23 @@ def test_rebuilding_without_rows_costs_nothing(module: Module) -> None:
     for cost in costs_of(model_of("deepseek-v3"), plan_of(tp=8, ep=8)).values():
         if not cost.rows_bytes[module]:
             assert cost.rebuild[module].alone == 0.0
+
+
+@pytest.mark.parametrize("dispatch", list(Dispatch))
+@pytest.mark.parametrize("ep", [16, 32, 64])
+def test_levels_of_a_flat_exchange_run_at_once_and_hierarchical_steps_in_turn(ep: int, dispatch: Dispatch) -> None:
+    # one tensor-parallel rank: all traffic of the layer is the exchange
+    forward = costs_of(model_of("deepseek-v3"), plan_of(ep=ep, dispatch=dispatch))[Kind.SPARSE].forward
+    assert min(forward.inner, forward.outer) > 0.0
+    joined = forward.inner + forward.outer if dispatch is Dispatch.HIER else max(forward.inner, forward.outer)
+    assert forward.exchange == pytest.approx(joined, rel=1e-12)
+
+
+@pytest.mark.parametrize(("nodes", "quicker"), [(2, True), (4, True), (16, False)])
+def test_gathering_across_nodes_pays_below_as_many_nodes_as_choices(nodes: int, quicker: bool) -> None:
+    # k = 8 experts a token: N - 1 copies against 8 (1 - 1/N), arXiv 2603.07685 section 4
+    flat, hier = (
+        costs_of(model_of("deepseek-v3"), plan_of(tp=8, ep=8 * nodes, dispatch=dispatch))[Kind.SPARSE].forward.outer
+        for dispatch in Dispatch
+    )
+    assert (hier < flat) is quicker

@@ -74,6 +74,16 @@ def test_the_bound_is_the_simulation_of_equal_slots(
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("pp", [1, 2, 5])
+def test_the_bound_is_the_path_of_a_single_microbatch(pp: int, seed: int) -> None:
+    # through all stages and back, with every message
+    shape = shape_of(pp, 1, 1)
+    times = random_times(shape, np.random.default_rng(seed), send=0.3)
+    path = sum(times.forward) + sum(times.backward) + 2 * (pp - 1) * times.send
+    assert bound_s(shape, times, [0.0] * pp) == pytest.approx(path, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_looking_at_fewer_stages_never_raises_the_bound(seed: int) -> None:
     shape = shape_of(5, 2, 10)
     times, tails = random_times(shape, np.random.default_rng(seed), 0.1), [0.0] * 5

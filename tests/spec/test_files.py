@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
 from ruamel.yaml import YAML
 
 from autodeploy.catalog.lookup import ROOT, load, load_space
@@ -128,7 +128,10 @@ def test_sources_take_part_in_no_comparison() -> None:
 WRONG = {
     "unit_misspelt": ({"hbm_gib": None, "hbm_gibs": 80}, {"device.hbm_gibs", "device.hbm_bytes"}),
     "unit_unknown": ({"hbm_gib": None, "hbm_tib": 1}, {"device.hbm_tib", "device.hbm_bytes"}),
-    "unit_of_another_kind": ({"hbm_gb_per_s": None, "hbm_gb_per_us": 1}, {"device.hbm_gb_per_us", "device.hbm_bytes_per_s"}),
+    "unit_of_another_kind": (
+        {"hbm_gb_per_s": None, "hbm_gb_per_us": 1},
+        {"device.hbm_gb_per_us", "device.hbm_bytes_per_s"},
+    ),
     "negative": ({"hbm_gib": -80}, {"device.hbm_gib"}),
     "zero_rate": ({"peak_tflop_per_s": 0}, {"device.peak_tflop_per_s"}),
     "text": ({"hbm_gib": "80"}, {"device.hbm_gib"}),
@@ -167,15 +170,11 @@ def test_one_number_in_two_units_is_refused(second: str) -> None:
     faults(Cluster, cluster(**{second: 7}))
 
 
-@pytest.mark.xfail(strict=True, reason="only a node of no devices is let through", raises=AssertionError)
-def test_a_node_holds_at_least_one_device(tmp_path: Path) -> None:
+@pytest.mark.xfail(strict=True, reason="a node may have no devices, and a search divides by that")
+def test_a_node_holds_at_least_one_device() -> None:
     data = cluster()
     data["node"]["size"] = 0
-    try:
-        parse(Cluster, data)
-    except SpecError:
-        return
-    raise AssertionError("a node of 0 devices was read")
+    faults(Cluster, data)
 
 
 @pytest.mark.xfail(strict=True, reason="memory that the context uses up is not refused")
