@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
@@ -46,28 +47,31 @@ def unknown(cls: type, name: str) -> SpecError:
     return spec_error(FOLDERS[cls][:-1], f"unknown {name!r}{hint}", " ".join(known) + ", or a file")
 
 
-def load_space(path: Path, gbs: int | None = None) -> Space:
-    """A space file with its model, cluster and target resolved; `gbs` overrides the file's."""
+def load_space(path: Path, gbs: int | None = None, read_model: Callable[[str], Model] | None = None) -> Space:
+    """A space file with its model, cluster and target resolved; `gbs` overrides the file's, `read_model` the way to
+    read a model that is not in the catalog's form."""
     asked = parse(SpaceFile, read_mapping(path), source=str(path))
     faults: list[Fault] = []
     found: dict[str, Any] = {}
-    for cls, key in ((Model, "model"), (Cluster, "cluster"), (Target, "target")):
+    readers: dict[str, Callable[[str], Any]] = {
+        "model": read_model or (lambda name: load(Model, name)),
+        "cluster": lambda name: load(Cluster, name),
+        "target": lambda name: load(Target, name),
+    }
+    for key, read in readers.items():
         try:
-            found[key] = load(cls, getattr(asked, key))
+            found[key] = read(getattr(asked, key))
         except SpecError as error:
             faults.extend(error.faults)
     if faults:
         raise SpecError(*faults, source=str(path))
-    job = replace(asked.job, gbs=gbs) if gbs is not None else asked.job
     return Space(
         name=asked.name or path.stem,
-        model=found["model"],
-        cluster=found["cluster"],
-        target=found["target"],
         devices=asked.devices,
-        job=job,
+        job=replace(asked.job, gbs=gbs) if gbs is not None else asked.job,
         plan=asked.plan,
         only=asked.only,
         ban=asked.ban,
-        inputs={"model": asked.model, "cluster": asked.cluster, "target": asked.target},
+        inputs={key: getattr(asked, key) for key in readers},
+        **found,
     )

@@ -42,21 +42,44 @@ def root(
 @app.command()
 @guarded
 def search(
-    space: Annotated[Path, typer.Argument(metavar="SPACE", help="Space file (.toml, .yaml or .json).")],
+    space: Annotated[
+        Path | None, typer.Argument(metavar="[SPACE]", help="Space file; or say --model, --cluster, ... instead.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model of the catalog, model file, or a config.json.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="Cluster of the catalog, or a cluster file.")] = None,
+    target: Annotated[str | None, typer.Option(help="Framework and version (default generic).")] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="Devices to train on.")] = None,
+    seq_len: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence.")] = None,
+    gbs: GbsOption = None,
+    fix: Annotated[str, typer.Option(help="Hold fields: tp=8,pp=16.")] = "",
+    only: Annotated[list[str] | None, typer.Option(help="Keep plans with FIELD=VALUE (repeatable).")] = None,
+    ban: Annotated[list[str] | None, typer.Option(help="Refuse plans with a condition: etp>1 (repeatable).")] = None,
+    baseline: Annotated[str | None, typer.Option(metavar="PLAN", help="Rank this plan in the same table.")] = None,
+    write_space: Annotated[Path | None, typer.Option(help="Write the space that is searched, commented.")] = None,
+    effort: Annotated[str, typer.Option(help="fast, normal or deep.")] = "normal",
     top: Annotated[int, typer.Option(min=1, help="Plans to rank.")] = 20,
     out: Annotated[Path | None, typer.Option(help="Keep the answer as a plan document (JSON).")] = None,
-    gbs: GbsOption = None,
-    engine: Annotated[str, typer.Option(help="How to search: exact.")] = "exact",
-    seed: Annotated[int, typer.Option(min=0, help="Kept with the answer; the exact engine draws no numbers.")] = 0,
-    timeout: Annotated[
-        float | None, typer.Option(min=0.0, help="Seconds after which to stop and state the gap.")
-    ] = None,
+    engine: Annotated[str, typer.Option(help="auto, exact or optuna.")] = "auto",
+    trials: Annotated[int | None, typer.Option(min=1, help="Trials of the optuna engine.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes of the optuna engine; the answer is the same.")] = 1,
+    storage: Annotated[str | None, typer.Option(help="Keep a study: a journal file or a database URL.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of a study.")] = 0,
+    timeout: Annotated[float | None, typer.Option(min=0.0, help="Seconds after which to stop; states the gap.")] = None,
     json: JsonOption = False,
 ) -> int:
-    """Rank the parallel plans of a space."""
-    from autodeploy.cli.search import run_search
+    """Rank the parallel plans of a space, or of a model on a cluster."""
+    from autodeploy.cli.ask import Asked
+    from autodeploy.cli.search import Options, run_search
 
-    return run_search(space, top=top, out=out, gbs=gbs, engine=engine, seed=seed, timeout_s=timeout, as_json=json)
+    asked = Asked(
+        space_file=space, model=model, cluster=cluster, target=target, devices=devices, seq_len=seq_len, gbs=gbs,
+        fix=fix, only=tuple(only or ()), ban=tuple(ban or ()), effort=effort,
+    )  # fmt: skip
+    options = Options(
+        baseline=baseline, write_space=write_space, top=top, out=out, engine=engine, trials=trials, workers=workers,
+        storage=storage, seed=seed, timeout_s=timeout, as_json=json,
+    )  # fmt: skip
+    return run_search(asked, options)
 
 
 @app.command()

@@ -4,102 +4,149 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.status import Status
 
-from autodeploy.catalog.lookup import load_space
-from autodeploy.cli.exits import DONE, INTERRUPTED, NOTHING_FITS, say
-from autodeploy.errors import NoFeasiblePlan, spec_error
-from autodeploy.formats.document import check_writable, search_document, to_json, write_text
+from autodeploy.cli.ask import Asked, asked_space
+from autodeploy.cli.exits import DONE, INTERRUPTED, say
+from autodeploy.cli.plans import plan_in_space
+from autodeploy.errors import NoFeasiblePlan, SpecError, spec_error
+from autodeploy.formats.document import check_writable, plan_document, search_document, to_json, write_text
+from autodeploy.formats.space_text import space_text
+from autodeploy.report.explain import explanation_facts
 from autodeploy.report.tables import console, progress_line, search_report
+from autodeploy.search.engine import ENGINES, Answer, Request, search
 from autodeploy.search.enumerate import describe
 from autodeploy.search.evaluate import evaluate
-from autodeploy.search.exact import Outcome, Progress, search_exact
+from autodeploy.search.exact import Progress
 from autodeploy.search.nearest import nearest_miss
 from autodeploy.search.result import PlanResult
 from autodeploy.spec.space import Space
 
-ENGINES = ("exact",)
 INTERRUPTED_FILE = Path("plans.interrupted.json")
+TRIALS = {"fast": 300, "normal": 1200, "deep": 6000}
+CUT_SHAPES = {"fast": 0, "normal": 32, "deep": 128}
 
 
-def run_search(
-    path: Path, *, top: int, out: Path | None, gbs: int | None, engine: str, seed: int, timeout_s: float | None,
-    as_json: bool,
-) -> int:  # fmt: skip
-    """Search a space file; returns the exit code."""
-    if engine not in ENGINES:
-        raise spec_error("--engine", f"unknown {engine!r}", " ".join(ENGINES))
-    if out is not None:
-        check_writable(out)
-    space = load_space(path, gbs)
-    started = time.monotonic()
-    outcome = _with_progress(space, top, timeout_s, started)
-    if not len(outcome.enumeration.legal):
-        raise _no_legal_plan(space, outcome)
-    results = [evaluate(space, outcome.screened.plans.row(int(row))) for row in outcome.rows]
-    document = _document(space, outcome, results, seed, time.monotonic() - started)
-    kept = out or (INTERRUPTED_FILE if outcome.status == "interrupted" else None)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """How to search, and where the answer goes."""
+
+    baseline: str | None
+    write_space: Path | None
+    top: int
+    out: Path | None
+    engine: str
+    trials: int | None
+    workers: int
+    storage: str | None
+    seed: int
+    timeout_s: float | None
+    as_json: bool
+
+
+def run_search(asked: Asked, options: Options) -> int:
+    """Search a space; returns the exit code."""
+    request = _request(asked, options)
+    space = asked_space(asked)
+    baseline = evaluate(space, plan_in_space(options.baseline, space)) if options.baseline else None
+    if options.write_space is not None:
+        write_text(options.write_space, space_text(space))
+        say(f"space written to {options.write_space}")
+    answer, wall_s = _with_progress(space, request)
+    if not answer.legal:
+        raise _no_legal_plan(answer)
+    document = _document(answer, options, baseline, wall_s)
+    kept = options.out or (INTERRUPTED_FILE if answer.status == "interrupted" else None)
     if kept is not None:
         write_text(kept, to_json(document))
         say(f"kept in {kept}")
-    _print(outcome, results, document, as_json)
-    return _exit_code(space, outcome)
+    if options.as_json:
+        sys.stdout.write(to_json(document))
+    else:
+        console().print(search_report(answer, baseline))
+    return _exit_code(answer)
 
 
-def _with_progress(space: Space, top: int, timeout_s: float | None, started: float) -> Outcome:
-    """The search, with one moving line on a terminal and one final line elsewhere."""
+def _request(asked: Asked, options: Options) -> Request:
+    """The request, after all that can be wrong with it was checked."""
+    if options.engine not in ENGINES:
+        raise spec_error("--engine", f"unknown {options.engine!r}", " ".join(ENGINES))
+    for flag, path in (("--out", options.out), ("--write-space", options.write_space)):
+        if path is not None:
+            check_writable(path, flag)
+    return Request(
+        engine=options.engine,
+        top=options.top,
+        timeout_s=options.timeout_s,
+        seed=options.seed,
+        cut_shapes=CUT_SHAPES.get(asked.effort, 0),
+        trials=options.trials or TRIALS.get(asked.effort, 1),
+        workers=options.workers,
+        storage=options.storage,
+    )
+
+
+def _with_progress(space: Space, request: Request) -> tuple[Answer, float]:
+    """The search and its wall seconds, with one moving line on a terminal and one final line elsewhere."""
     lines = console(stderr=True)
+    started = time.monotonic()
     last = Progress()
 
-    def elapsed() -> float:
-        return time.monotonic() - started
+    def keep(progress: Progress) -> Progress:
+        nonlocal last
+        last = progress
+        return progress
 
     if lines.is_terminal:
         with Status("", console=lines) as status:
-            outcome = search_exact(space, top=top, timeout_s=timeout_s, report=lambda p: _show(status, p, elapsed()))
+            answer = search(space, request, lambda progress: _show(status, keep(progress), started))
     else:
-        outcome = search_exact(space, top=top, timeout_s=timeout_s)
-    last.stage, last.candidates = "done", outcome.enumeration.candidates
-    last.legal, last.fits = (
-        len(outcome.enumeration.legal),
-        len(outcome.enumeration.legal) - outcome.not_fitting,
-    )
-    last.simulated, last.gap_frac = outcome.simulated, outcome.gap_frac
-    last.best_s = float(outcome.step_s[0]) if len(outcome.step_s) else float("inf")
-    say(progress_line(last, elapsed()))
-    return outcome
+        answer = search(space, request, lambda progress: _show(None, keep(progress), started))
+    last.stage, last.gap_frac, wall_s = "done", answer.gap_frac, time.monotonic() - started
+    say(progress_line(last, wall_s))
+    return answer, wall_s
 
 
-def _show(status: Status, progress: Progress, elapsed_s: float) -> None:
-    status.update(progress_line(progress, elapsed_s))
+def _show(status: Status | None, progress: Progress, started: float) -> None:
+    if status is not None:
+        status.update(progress_line(progress, time.monotonic() - started))
 
 
-def _document(space: Space, outcome: Outcome, results: list[PlanResult], seed: int, wall_s: float) -> dict[str, Any]:
-    ideal = results[0].ideal_step_time_s if results else None
-    facts = outcome.facts() | {"ideal_step_time_s": ideal, "seed": seed}
-    return search_document(space, results, outcome.status, facts, {"wall_s": wall_s, "workers": 1})
+def _document(answer: Answer, options: Options, baseline: PlanResult | None, wall_s: float) -> dict[str, Any]:
+    ideal = answer.results[0].ideal_step_time_s if answer.results else None
+    facts = answer.facts() | {"ideal_step_time_s": ideal, "seed": options.seed, "engine": options.engine}
+    more = {"baseline": _baseline_document(answer.space, answer.results, baseline)} if baseline else {}
+    run = {"wall_s": wall_s, "workers": options.workers}
+    return search_document(answer.space, answer.results, answer.status, facts, run, **more)
 
 
-def _print(outcome: Outcome, results: list[PlanResult], document: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(to_json(document))
-    else:
-        console().print(search_report(outcome, results))
+def _baseline_document(space: Space, results: Sequence[PlanResult], baseline: PlanResult) -> dict[str, Any]:
+    """The user's own plan: in full, with the factor to the best and the terms that make it."""
+    best = results[0] if results else None
+    return plan_document(space, 0, baseline) | {
+        "rank": None,
+        "factor_to_best": baseline.step_time_s / best.step_time_s if best else None,
+        "explanation": explanation_facts(space, baseline, best),
+    }
 
 
-def _exit_code(space: Space, outcome: Outcome) -> int:
-    if outcome.status == "interrupted":
+def _exit_code(answer: Answer) -> int:
+    if answer.status == "interrupted":
         say("interrupted: ranked what was simulated so far")
         return INTERRUPTED
-    if outcome.status == "infeasible":
-        raise NoFeasiblePlan("nearest miss " + nearest_miss(space, outcome.screened).text(), outcome.refused)
-    return DONE if len(outcome.rows) else NOTHING_FITS
+    if answer.status == "infeasible":
+        ruled = answer.outcomes[0]
+        raise NoFeasiblePlan("nearest miss " + nearest_miss(answer.space, ruled.screened).text(), ruled.refused)
+    return DONE
 
 
-def _no_legal_plan(space: Space, outcome: Outcome) -> Exception:
-    counts = "; ".join(f"{count:,} by {describe(rule)}" for rule, count in outcome.refused.items())
-    return spec_error("plan", f"no legal plan among {outcome.enumeration.candidates:,} candidates ({counts})",
-                      "wider values", source=space.name)  # fmt: skip
+def _no_legal_plan(answer: Answer) -> SpecError:
+    found = answer.outcomes[0].enumeration
+    counts = "; ".join(f"{count:,} by {describe(rule)}" for rule, count in found.refused.items())
+    problem = f"no legal plan among {found.candidates:,} candidates ({counts})"
+    return spec_error("plan", problem, "wider values", source=answer.space.name)

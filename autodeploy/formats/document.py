@@ -49,6 +49,12 @@ def varying(space: Space) -> tuple[str, ...]:
     return varying_fields(values, derived)
 
 
+def plan_short(space: Space, plan: Plan) -> str:
+    """The short form of a plan of a space: read back within it, it names the same plan."""
+    own = () if plan.layout in space.plan.layout else ("layout",)
+    return short_form(plan, (*varying(space), *own))
+
+
 def inputs_document(space: Space) -> dict[str, Any]:
     """Everything that the answer depends on, written out: the document needs no other file to be explained."""
     return {
@@ -76,7 +82,7 @@ def plan_document(space: Space, rank: int, result: PlanResult) -> dict[str, Any]
     return {
         "rank": rank,
         "plan_id": result.plan_id,
-        "plan_short": short_form(result.plan, varying(space)),
+        "plan_short": plan_short(space, result.plan),
         "plan": plan_fields(result.plan),
         "arrangement": asdict(result.arrangement),
         "microbatches": result.microbatches,
@@ -128,15 +134,15 @@ def to_json(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1, default=list) + "\n"
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, flag: str = "--out") -> None:
     """Raises `SpecError` before any work is done for an answer that could not be kept."""
     folder = path.parent if str(path.parent) else Path()
     if path.is_dir():
-        raise spec_error("--out", f"{path} is a folder", "a file")
+        raise spec_error(flag, f"{path} is a folder", "a file")
     if not folder.is_dir():
-        raise spec_error("--out", f"the folder {folder} does not exist", "a file in a folder that does")
+        raise spec_error(flag, f"the folder {folder} does not exist", "a file in a folder that does")
     if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise spec_error("--out", f"{path} cannot be written", "a writable file")
+        raise spec_error(flag, f"{path} cannot be written", "a writable file")
 
 
 def write_text(path: Path, text: str) -> None:

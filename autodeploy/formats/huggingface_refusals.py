@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+
 from autodeploy.formats.huggingface_sheet import Sheet, shown
 
 

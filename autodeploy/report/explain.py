@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autodeploy.cost.terms import MEMORY, TIME, Term
-from autodeploy.formats.document import plan_fields, varying
-from autodeploy.formats.short import short_form
+from autodeploy.formats.document import plan_fields, plan_short
 from autodeploy.search.result import PlanResult, StageResult
 from autodeploy.spec.provenance import Evidence, weakest
 from autodeploy.spec.space import Space
@@ -55,7 +54,7 @@ def explanation(
     parts: list[RenderableType] = [_headline(space, result, chosen, place)]
     parts += [_time_table(space, result), _memory_table(space, result), _stage_table(result)]
     if other is not None:
-        parts.append(_difference_table(space, result, other))
+        parts.append(difference_table(space, result, other))
     parts.append(_assumptions(space))
     return Group(*parts)
 
@@ -65,7 +64,7 @@ def _headline(space: Space, result: PlanResult, chosen: Mapping[str, Any], place
     whole = " ".join(f"{name}={value}" for name, value in plan_fields(plan).items())
     fits = "fits" if result.fits else "DOES NOT FIT"
     lines = [
-        f"{short_form(plan, varying(space))}   plan_id {result.plan_id}   {place.text()}",
+        f"{plan_short(space, plan)}   plan_id {result.plan_id}   {place.text()}",
         f"{space.model.title}, {space.devices} x {space.cluster.device.name}, {space.job.seq_len} tokens x "
         f"{space.job.gbs} sequences, target {space.target.name}",
         f"{whole}; {result.microbatches} microbatches",
@@ -159,11 +158,12 @@ def differences(result: PlanResult, other: PlanResult) -> list[tuple[str, float,
     return sorted(rows, key=lambda row: -abs(row[1] - row[2]))
 
 
-def _difference_table(space: Space, result: PlanResult, other: PlanResult) -> Table:
+def difference_table(space: Space, result: PlanResult, other: PlanResult) -> Table:
+    """Term by term against another plan, largest difference first."""
     ratio = other.step_time_s / result.step_time_s
     word = "faster" if ratio >= 1.0 else "slower"
     factor = ratio if ratio >= 1.0 else 1.0 / ratio
-    title = f"Against {short_form(other.plan, varying(space))}: {factor:.3f} x {word}; {_changed(result, other)}"
+    title = f"Against {plan_short(space, other.plan)}: {factor:.3f} x {word}; {_changed(result, other)}"
     table = Table(title=title, title_justify="left")
     table.add_column("term")
     for name in ("this plan", "that plan", "difference"):
@@ -209,7 +209,7 @@ def explanation_facts(space: Space, result: PlanResult, other: PlanResult | None
     compared = None
     if other is not None:
         compared = {
-            "plan_short": short_form(other.plan, varying(space)),
+            "plan_short": plan_short(space, other.plan),
             "plan_id": other.plan_id,
             "step_time_s": other.step_time_s,
             "differences_s": {name: here - there for name, here, there in differences(result, other)},

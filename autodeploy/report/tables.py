@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from autodeploy.analysis.ops import MODULE_WORDS
 from autodeploy.formats.document import varying
 from autodeploy.formats.short import short_form
+from autodeploy.report.explain import difference_table
+from autodeploy.search.engine import Answer
 from autodeploy.search.enumerate import describe
-from autodeploy.search.exact import Outcome, Progress
+from autodeploy.search.exact import Progress
 from autodeploy.search.result import PlanResult
 from autodeploy.spec.space import Space
 from autodeploy.units import TERA, format_seconds, gib
@@ -39,14 +41,16 @@ def recompute_text(result: PlanResult) -> str:
     return f"to {furthest}{where}"
 
 
-def ranked_table(space: Space, results: Sequence[PlanResult]) -> Table:
-    """Rank, plan and the figures that decide between plans."""
+def ranked_table(space: Space, results: Sequence[PlanResult], baseline: PlanResult | None = None) -> Table:
+    """Rank, plan and the figures that decide between plans; a baseline stands last, with its factor to the best."""
     title = (
         f"{space.model.title} on {space.devices} x {space.cluster.device.name}, {space.job.gbs} sequences of "
         f"{space.job.seq_len} tokens a step"
     )
     table = Table(title=title, title_justify="left")
-    plans = [short_form(result.plan, varying(space)) for result in results]
+    rows = [(str(rank), result) for rank, result in enumerate(results, 1)]
+    rows += [("yours", baseline)] if baseline is not None else []
+    plans = [short_form(result.plan, varying(space)) for _, result in rows]
     table.add_column("#", justify="right")
     table.add_column("plan", overflow="fold", min_width=max(map(len, plans)))
     table.add_column("layout")
@@ -56,8 +60,8 @@ def ranked_table(space: Space, results: Sequence[PlanResult]) -> Table:
         table.add_column(name, justify="right")
     for name in ("recompute", "limited by"):
         table.add_column(name)
-    for rank, (plan, result) in enumerate(zip(plans, results, strict=True), 1):
-        table.add_row(str(rank), plan, *_cells(result))
+    for (rank, result), plan in zip(rows, plans, strict=True):
+        table.add_row(rank, plan, *_cells(result), end_section=rank == str(len(results)))
     return table
 
 
@@ -93,31 +97,38 @@ def refusals(refused: Mapping[str, int], not_fitting: int) -> Table:
     return table
 
 
-def verdict(outcome: Outcome) -> str:
+def verdict(answer: Answer) -> str:
     """How sure the ranking is."""
-    arranged = len(outcome.enumeration.legal)
-    if outcome.status == "optimal":
-        return f"optimal among {arranged:,} arranged plans ({outcome.simulated:,} simulated, the rest bounded)"
-    if outcome.status == "infeasible":
-        return f"none of {arranged:,} arranged plans fits"
-    near = f"within {outcome.gap_frac:.1%} of the best of {arranged:,} arranged plans"
-    return f"{outcome.status}: {near} ({outcome.simulated:,} simulated)"
+    simulated = answer.facts()["simulated"]
+    if answer.status == "optimal":
+        return f"optimal among {answer.legal:,} arranged plans ({simulated:,} simulated, the rest bounded)"
+    if answer.status == "infeasible":
+        return f"none of {answer.legal:,} arranged plans fits"
+    if answer.study:
+        reach = f"{answer.study['simulated']:,} plans simulated in {answer.study['trials']:,} trials"
+        return f"{answer.status}: {reach}; at most {answer.gap_frac:.1%} above any whole-layer layout"
+    near = f"within {answer.gap_frac:.1%} of the best of {answer.legal:,} arranged plans"
+    return f"{answer.status}: {near} ({simulated:,} simulated)"
 
 
-def search_report(outcome: Outcome, results: Sequence[PlanResult]) -> Group:
+def search_report(answer: Answer, baseline: PlanResult | None = None) -> Group:
     """Everything that `search` prints."""
-    found = outcome.enumeration
-    head = Text(f"{found.candidates:,} candidates, {len(found.legal):,} legal, "
-                f"{len(found.legal) - outcome.not_fitting:,} fit. Refused:")  # fmt: skip
-    notes = [f"FLOP convention: {results[0].flop_convention}."] if results else []
-    if results and outcome.space.model.moe:
-        notes.append(f"Experts: busiest rank at {outcome.space.job.expert_imbalance:g} x the mean load (stated input).")
-    notes.append("Nothing is calibrated on measured runs yet: trust the order more than the figures.")
-    return Group(
-        *([ranked_table(outcome.space, results)] if results else []),
-        Text(verdict(outcome), style="bold"), head, refusals(outcome.refused, outcome.not_fitting),
-        *(Text(note) for note in notes),
-    )  # fmt: skip
+    facts, results, space = answer.facts(), answer.results, answer.space
+    parts: list[RenderableType] = [ranked_table(space, results, baseline)] if results else []
+    parts.append(Text(verdict(answer), style="bold"))
+    if baseline is not None and results:
+        parts.append(difference_table(space, baseline, results[0]))
+    counts = f"{facts['candidates']:,} candidates, {facts['legal']:,} legal, {facts['fits']:,} fit. Refused:"
+    parts += [Text(counts), refusals(facts["refused"], facts["refused_by_memory"]["memory.device"])]
+    return Group(*parts, *map(Text, _notes(answer)))
+
+
+def _notes(answer: Answer) -> list[str]:
+    """What a reader has to know to read the figures."""
+    notes = [f"FLOP convention: {answer.results[0].flop_convention}."] if answer.results else []
+    if answer.results and answer.space.model.moe:
+        notes.append(f"Experts: busiest rank at {answer.space.job.expert_imbalance:g} x the mean load (stated input).")
+    return [*notes, "Nothing is calibrated on measured runs yet: trust the order more than the figures."]
 
 
 def progress_line(progress: Progress, elapsed_s: float) -> str:

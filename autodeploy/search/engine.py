@@ -89,15 +89,20 @@ def search(space: Space, request: Request, report: Report = silent) -> Answer:
 
 
 def _cuts(ruled: Outcome, request: Request, progress: Progress, limits: Limits, report: Report) -> list[Outcome]:
-    """The best shapes again, with every cut of their layers that could still take a place."""
-    outer = shortlist(ruled.space, ruled.screened, request.cut_shapes)
-    plans = cut_plans(outer)
+    """The best shapes again, with every cut of their layers that could still bring a plan among the first."""
+    if not request.cut_shapes or ruled.space.plan.layout != ("auto",):
+        return []
+    plans = cut_plans(shortlist(ruled.space, ruled.screened, request.cut_shapes))
     if not plans:
         return []
     last = float(ruled.step_s[-1]) if len(ruled.step_s) >= request.top else float("inf")
     return [
         search_plans(
-            ruled.space, legal_plans(ruled.space, table_of(plans)), progress, replace(limits, limit_s=last), report
+            ruled.space,
+            legal_plans(ruled.space, table_of(plans)),
+            progress,
+            replace(limits, top=len(plans), limit_s=last),
+            report,
         )
     ]
 
@@ -115,18 +120,17 @@ def _answer(outcomes: list[Outcome], request: Request) -> Answer:
 
 
 def _rank(space: Space, steps: dict[Plan, float], top: int) -> list[PlanResult]:
-    """The best plans in full; equal arrangements once, ties to the plan that a rule arranges."""
-    results: list[PlanResult] = []
-    seen: set[tuple] = set()
+    """The best plans in full, each on its best layout; ties to the layout that a rule makes.
+
+    Plans that differ in nothing but the cut of their layers are one, unless the space lists several layouts.
+    """
+    single = len(space.plan.layout) == 1
+    best: dict[Plan, Plan] = {}
     for plan in sorted(steps, key=lambda plan: (steps[plan], plan.layout != "auto")):
-        result = evaluate(space, plan)
-        key = (replace(plan, layout=""), result.arrangement.layout, result.arrangement.recompute)
-        if key not in seen:
-            seen.add(key)
-            results.append(result)
-        if len(results) == top:
+        best.setdefault(replace(plan, layout="") if single else plan, plan)
+        if len(best) == top:
             break
-    return results
+    return [evaluate(space, plan) for plan in best.values()]
 
 
 def content_hash(space: Space, request: Request) -> str:

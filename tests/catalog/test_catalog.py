@@ -78,7 +78,7 @@ def test_a_source_begins_with_how_well_the_number_is_known(path: Path) -> None:
         word, colon, reason = text.partition(":")
         assert word in KNOWN, key
         assert colon, key
-        assert len(reason.strip()) >= len("all nodes"), key
+        assert reason.strip(), key
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)

@@ -95,6 +95,9 @@ USAGE = {
 }
 
 
+OUT_OF_RANGE = ("top_0", "gbs_0", "gbs_of_explain", "seed", "timeout_negative", "timeout_nan")
+
+
 @pytest.mark.usefixtures("no_search")
 @pytest.mark.parametrize("case", USAGE)
 def test_wrong_usage_says_what_is_wrong_on_stderr(folder: Path, case: str) -> None:
@@ -109,7 +112,7 @@ def test_wrong_usage_says_what_is_wrong_on_stderr(folder: Path, case: str) -> No
 
 
 @pytest.mark.xfail(strict=True, reason="the option's value is not named, and the message stands in a frame")
-@pytest.mark.parametrize("case", [case for case, (words, _) in USAGE.items() if len(words) == 4])
+@pytest.mark.parametrize("case", OUT_OF_RANGE)
 def test_an_option_out_of_range_is_refused_like_any_other_input(folder: Path, case: str) -> None:
     words, part = USAGE[case]
     said = refused(folder, *words)
@@ -125,7 +128,7 @@ def test_an_unknown_catalog_entry(folder: Path, kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "near", "meant"), [("models", "mixtral", "mixtral-8x7b"), ("clusters", "h100", "h100-80g")]
+    ("kind", "near", "meant"), [("models", "mixtral", "mixtral-8x7b"), ("clusters", "h100-80", "h100-80g")]
 )
 def test_an_unknown_catalog_entry_gets_the_nearest_name(folder: Path, kind: str, near: str, meant: str) -> None:
     assert f"did you mean {meant!r}" in refused(folder, kind, near)

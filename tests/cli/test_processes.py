@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asking import SMALL, contents, edited
+from tests.cli.asking import SMALL, answer, ask, contents, edited
 
 
 def run(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -62,8 +62,7 @@ def test_a_terminal_without_box_characters_gets_plain_tables(small: Path, encodi
 
 
 def test_a_table_in_a_file_is_not_squeezed(small: Path) -> None:
-    done = run("search", small, "--top", "3", "--json")
-    shorts = [plan["plan_short"] for plan in json.loads(done.stdout)["plans"]]
+    shorts = [plan["plan_short"] for plan in answer("search", small, "--top", "3")["plans"]]
     table = run("search", small, "--top", "3").stdout
     assert "\x1b" not in table
     for short in shorts:
@@ -71,9 +70,8 @@ def test_a_table_in_a_file_is_not_squeezed(small: Path) -> None:
 
 
 def test_figures_of_the_table_are_those_of_the_document(small: Path) -> None:
-    document = json.loads(run("search", small, "--top", "3", "--json").stdout)
-    table = run("search", small, "--top", "3").stdout
-    for plan in document["plans"]:
+    table = ask("search", small, "--top", "3").stdout
+    for plan in answer("search", small, "--top", "3")["plans"]:
         row = next(line for line in table.splitlines() if plan["plan_short"] in line)
         assert f"{plan['tokens_per_s_per_device']:.1f}" in row
         assert f"{plan['mfu_frac']:.1%}" in row

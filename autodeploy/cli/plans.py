@@ -1,0 +1,55 @@
+"""The PLAN argument: FILE, FILE#RANK, or a short form read within a space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autodeploy.catalog.lookup import SUFFIXES
+from autodeploy.errors import spec_error
+from autodeploy.formats.document import document_plan, document_space, read_document
+from autodeploy.formats.short import read_short
+from autodeploy.search.choose import check_plan, choose
+from autodeploy.spec.plan import Plan
+from autodeploy.spec.space import Space
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FilePlan:
+    """A ranked plan of a document."""
+
+    space: Space
+    plan: Plan
+    rank: int
+    best: tuple[Plan, ...]
+    """The first two plans of the document."""
+    document: Mapping[str, Any]
+
+
+def names_a_file(argument: str) -> bool:
+    """Whether a PLAN argument is FILE or FILE#RANK."""
+    return Path(argument.partition("#")[0]).suffix.lower() in SUFFIXES
+
+
+def plan_from_file(argument: str) -> FilePlan:
+    """The plan of FILE (its first) or FILE#RANK, legal in the document's own space."""
+    name, _, rank = argument.partition("#")
+    if rank and not rank.isdigit():
+        raise spec_error("PLAN", f"rank {rank!r} is not a whole number", "FILE#1, FILE#2, ...")
+    data = read_document(Path(name))
+    space = document_space(data, name)
+    plan = document_plan(data, int(rank or 1), name)
+    check_plan(space, plan)
+    best = tuple(document_plan(data, i, name) for i in range(1, min(2, len(data["plans"])) + 1))
+    return FilePlan(space=space, plan=plan, rank=int(rank or 1), best=best, document=data)
+
+
+def plan_in_space(argument: str, space: Space) -> Plan:
+    """A plan for a given space: a short form is completed in it, a file's plan must be legal in it."""
+    if names_a_file(argument):
+        plan = plan_from_file(argument).plan
+        check_plan(space, plan)
+        return plan
+    return choose(space, read_short(argument)).plan
