@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autodeploy.numeric import (
@@ -27,6 +27,7 @@ from autodeploy.numeric import (
 )  # fmt: skip
 
 NUMBERS = st.floats(-1e12, 1e12)
+QUICK = settings(max_examples=40)
 
 
 def columns(count: int, elements: st.SearchStrategy = NUMBERS) -> st.SearchStrategy:
@@ -35,6 +36,7 @@ def columns(count: int, elements: st.SearchStrategy = NUMBERS) -> st.SearchStrat
     return st.lists(row, min_size=1, max_size=8).map(lambda rows: [np.array(c) for c in zip(*rows, strict=True)])
 
 
+@QUICK
 @given(columns(2))
 @pytest.mark.parametrize("choose", [maximum, minimum])
 def test_extremes_agree(choose: Any, pair: list[np.ndarray]) -> None:
@@ -49,6 +51,7 @@ def test_extremes_are_the_larger_and_the_smaller(a: float, b: float) -> None:
     assert (maximum(a, b), minimum(a, b)) == (max(a, b), min(a, b))
 
 
+@QUICK
 @given(columns(3))
 def test_where_agrees(rows: list[np.ndarray]) -> None:
     a, b, c = rows
@@ -57,6 +60,7 @@ def test_where_agrees(rows: list[np.ndarray]) -> None:
     assert where(a > 0.0, 1.0, c).tolist() == [1.0 if x > 0.0 else z for x, z in zip(a, c, strict=True)]
 
 
+@QUICK
 @given(columns(1))
 @pytest.mark.parametrize(("helper", "truth"), [(ceil, math.ceil), (floor, math.floor)])
 def test_rounding_agrees(helper: Any, truth: Any, rows: list[np.ndarray]) -> None:
@@ -71,12 +75,14 @@ def test_doublings_reach_the_count_and_no_sooner(count: int) -> None:
     assert steps == 0 or 2 ** (steps - 1) < count
 
 
+@QUICK
 @given(columns(1, st.integers(1, 2**50).map(float)))
 def test_doublings_agree(rows: list[np.ndarray]) -> None:
     [a] = rows
     assert doublings(a).tolist() == [doublings(x) for x in a.tolist()]
 
 
+@QUICK
 @given(columns(3), st.data())
 def test_pick_agrees(choices: list[np.ndarray], data: st.DataObject) -> None:
     length = len(choices[0])
@@ -87,6 +93,7 @@ def test_pick_agrees(choices: list[np.ndarray], data: st.DataObject) -> None:
     assert pick(np.array(index, dtype=float), mixed).tolist() == each
 
 
+@QUICK
 @given(columns(4, st.sampled_from([0.0, 1.0, 2.0, float("inf")])))
 def test_order_agrees_and_is_stable(keys: list[np.ndarray]) -> None:
     together = order_of(keys)
@@ -97,6 +104,7 @@ def test_order_agrees_and_is_stable(keys: list[np.ndarray]) -> None:
         assert values == sorted(values)
 
 
+@QUICK
 @given(columns(3), NUMBERS)
 @pytest.mark.parametrize("reduce", [total, largest])
 def test_reductions_agree(reduce: Any, rows: list[np.ndarray], number: float) -> None:

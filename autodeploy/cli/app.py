@@ -98,14 +98,58 @@ def explain(
 
 @app.command()
 @guarded
+def export(
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="FILE, FILE#RANK, or a short form with --space.")],
+    target: Annotated[str, typer.Option(help="Framework and version to launch with.")],
+    space: Annotated[Path | None, typer.Option(help="Space file of a short form.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write there instead of to stdout.")] = None,
+    allow_loss: Annotated[bool, typer.Option("--allow-loss", help="Write although the target cannot say all.")] = False,
+) -> int:
+    """Write the flags or the YAML that launch a plan, and what the target cannot express."""
+    from autodeploy.cli.export import run_export
+
+    return run_export(plan, target=target, space_file=space, out=out, allow_loss=allow_loss)
+
+
+@app.command()
+@guarded
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP", help="Sweep file with a [matrix] table.")],
+    out: Annotated[Path, typer.Option(help="JSON Lines, one a cell; resumed if it is there.")],
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; the lines are the same.")] = None,
+) -> int:
+    """Search every cell of a matrix of models, clusters, sizes and batches."""
+    from autodeploy.cli.sweep import run
+
+    return run(file, out, workers)
+
+
+@app.command()
+@guarded
+def gate(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="JSON Lines of a sweep.")],
+    baseline: Annotated[Path | None, typer.Option(help="JSON Lines of an earlier run.")] = None,
+    max_regress: Annotated[str, typer.Option(help="How much slower a cell may become.")] = "2%",
+    sweep: Annotated[Path | None, typer.Option(help="Sweep file whose thresholds must hold.")] = None,
+) -> int:
+    """Hold the results of a sweep against an earlier run and against thresholds."""
+    from autodeploy.cli.sweep import run_gate
+
+    return run_gate(results, baseline, max_regress, sweep)
+
+
+@app.command()
+@guarded
 def models(
-    name: Annotated[str | None, typer.Argument(help="A model of the catalog, or a model file.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A model of the catalog, a model file, or a config.json.")] = None,
+    config: Annotated[str | None, typer.Option("--import", help="The same as the argument.")] = None,
+    expect_params: Annotated[str | None, typer.Option(help="Fail unless the total is this: 235B.")] = None,
     json: JsonOption = False,
 ) -> int:
-    """List the models, or show one with its parameter counts."""
+    """List the models, or show one with its parameter counts; imports a Hugging Face config.json."""
     from autodeploy.cli.entries import show_models
 
-    return show_models(name, as_json=json)
+    return show_models(name or config, expect_params, as_json=json)
 
 
 @app.command()
@@ -123,7 +167,7 @@ def clusters(
 @app.command()
 @guarded
 def schema(
-    kind: Annotated[str, typer.Argument(help="model, job, cluster, target, plan or space.")],
+    kind: Annotated[str, typer.Argument(help="model, job, cluster, target, plan, space or sweep.")],
 ) -> int:
     """Print the JSON Schema of a kind of file."""
     from autodeploy.cli.entries import show_schema

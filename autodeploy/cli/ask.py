@@ -10,20 +10,16 @@ from typing import Any
 from autodeploy.catalog.lookup import load, load_space
 from autodeploy.errors import Fault, SpecError, spec_error
 from autodeploy.formats.huggingface import load_model
-from autodeploy.search.choose import restricted
+from autodeploy.search.choose import hold
 from autodeploy.search.defaults import EFFORTS, default_values
 from autodeploy.spec.cluster import Cluster
-from autodeploy.spec.conditions import Condition, parse_condition, parse_list
+from autodeploy.spec.conditions import parse_condition, parse_list
 from autodeploy.spec.job import Job
-from autodeploy.spec.plan import Dispatch, Overlap
 from autodeploy.spec.space import Space
 from autodeploy.spec.target import Target
 
 NEEDED = ("model", "cluster", "devices", "seq_len", "gbs")
 """What a search without a file has to be told."""
-CODES = {"sp": bool, "overlap": Overlap, "dispatch": Dispatch}
-DERIVED = ("dp", "schedule")
-"""Fields that follow from others: held by a condition, not by a value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,22 +44,9 @@ def asked_space(asked: Asked) -> Space:
     if asked.effort not in EFFORTS:
         raise spec_error("--effort", f"unknown {asked.effort!r}", " ".join(EFFORTS))
     space = _from_file(asked, asked.space_file) if asked.space_file else _from_words(asked)
-    held = parse_list(asked.fix)
-    free = [condition for condition in held if condition.sign != "="]
-    if free:
-        raise spec_error("--fix", f"{free[0].text!r} holds no single value", "FIELD=VALUE,...; or --only, --ban")
-    only = (*space.only, *(parse_condition(text).text for text in asked.only), *_conditions(held))
+    only = (*space.only, *(parse_condition(text).text for text in asked.only))
     ban = (*space.ban, *(parse_condition(text).text for text in asked.ban))
-    return restricted(replace(space, only=only, ban=ban), _values(held))
-
-
-def _conditions(held: tuple[Condition, ...]) -> tuple[str, ...]:
-    return tuple(condition.text for condition in held if condition.field in DERIVED)
-
-
-def _values(held: tuple[Condition, ...]) -> dict[str, Any]:
-    values = {condition.field: condition.value for condition in held if condition.field not in DERIVED}
-    return {name: CODES[name](value) if name in CODES else value for name, value in values.items()}
+    return hold(replace(space, only=only, ban=ban), parse_list(asked.fix))
 
 
 def _from_file(asked: Asked, path: Path) -> Space:

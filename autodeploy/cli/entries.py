@@ -9,6 +9,8 @@ from typing import Any
 
 from autodeploy.catalog.lookup import load, names
 from autodeploy.cli.exits import DONE
+from autodeploy.errors import spec_error
+from autodeploy.formats.huggingface import Imported, check_expected, load_model
 from autodeploy.report.entries import cluster_table, clusters_table, model_facts, model_table, models_table
 from autodeploy.report.tables import console
 from autodeploy.spec import files
@@ -21,18 +23,29 @@ def _write(value: Any) -> int:
     return DONE
 
 
-def show_models(name: str | None, *, as_json: bool) -> int:
-    """All models, or one."""
+def show_models(name: str | None, expect_params: str | None, *, as_json: bool) -> int:
+    """All models, or one: of the catalog, a file of ours, or a config.json."""
     if name is not None:
-        model = load(Model, name)
-        if as_json:
-            return _write(model_facts(model))
-        console().print(model_table(model))
-        return DONE
+        return _show_model(load_model(name), expect_params, as_json=as_json)
+    if expect_params is not None:
+        raise spec_error("--expect-params", "needs a model", "a name or a file")
     listed = [load(Model, each) for each in names(Model)]
     if as_json:
         return _write([model_facts(model) for model in listed])
     console().print(models_table(listed))
+    return DONE
+
+
+def _show_model(imported: Imported, expect_params: str | None, *, as_json: bool) -> int:
+    if expect_params is not None:
+        check_expected(imported, expect_params)
+    if as_json:
+        notes = {"assumed": list(imported.assumed), "ignored": list(imported.ignored)}
+        return _write(model_facts(imported.model) | notes)
+    console().print(model_table(imported.model))
+    for word in ("assumed", "ignored"):
+        for text in getattr(imported, word):
+            console().print(f"{word}: {text}")
     return DONE
 
 

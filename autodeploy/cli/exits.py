@@ -11,7 +11,7 @@ import typer
 
 from autodeploy.errors import NoFeasiblePlan, SpecError
 
-DONE, BUG, BAD_INPUT, NOTHING_FITS, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, BUG, BAD_INPUT, NOTHING_FITS, GATE_FAILED, SOME_FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 P = ParamSpec("P")
 
 

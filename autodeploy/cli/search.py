@@ -19,7 +19,7 @@ from autodeploy.formats.document import check_writable, plan_document, search_do
 from autodeploy.formats.space_text import space_text
 from autodeploy.report.explain import explanation_facts
 from autodeploy.report.tables import console, progress_line, search_report
-from autodeploy.search.engine import ENGINES, Answer, Request, search
+from autodeploy.search.engine import CUT_SHAPES, ENGINES, Answer, Request, search
 from autodeploy.search.enumerate import describe
 from autodeploy.search.evaluate import evaluate
 from autodeploy.search.exact import Progress
@@ -29,7 +29,6 @@ from autodeploy.spec.space import Space
 
 INTERRUPTED_FILE = Path("plans.interrupted.json")
 TRIALS = {"fast": 300, "normal": 1200, "deep": 6000}
-CUT_SHAPES = {"fast": 0, "normal": 32, "deep": 128}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,11 +13,13 @@ LONGEST = 131072
 """Stands in where a file does not say how long a sequence may be."""
 WIDEST = 100
 """A feed-forward wider than so many hidden sizes is a mistake."""
+DEEPEST = 10_000
+"""So are more layers than this."""
 
 
 def model_of(sheet: Sheet, name: str, title: str) -> Model:
     """The model that a sheet describes; sizes of faulty keys are stand-ins."""
-    hidden, layers = sheet.count("hidden"), sheet.count("layers")
+    hidden, layers = sheet.count("hidden"), layers_of(sheet)
     moe = moe_of(sheet, hidden, layers)
     longest = sheet.count("max_seq_len", LONGEST, "not in the file")
     return Model(
@@ -38,6 +40,15 @@ def model_of(sheet: Sheet, name: str, title: str) -> Model:
         learned_positions=longest if sheet.family.values.get("learned_positions") else 0,
         max_seq_len=longest,
     )
+
+
+def layers_of(sheet: Sheet) -> int:
+    """Decoder layers, MTP apart."""
+    layers = sheet.count("layers")
+    if layers <= DEEPEST:
+        return layers
+    sheet.fault(str(sheet.key("layers")), f"not {layers}", f"at most {DEEPEST}")
+    return STAND_IN
 
 
 def gqa_of(sheet: Sheet, hidden: int) -> GQA:

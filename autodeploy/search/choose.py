@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ from autodeploy.errors import Fault, SpecError, spec_error
 from autodeploy.legality.rules import RULES
 from autodeploy.search.enumerate import broken_rules, describe, enumerate_plans, field_values, rules_to_blame
 from autodeploy.search.exact import search_exact
-from autodeploy.spec.plan import DISPATCH_WORDS, OVERLAP_WORDS, PLAN_FIELDS, Plan
+from autodeploy.spec.conditions import Condition
+from autodeploy.spec.plan import CODES, DISPATCH_WORDS, OVERLAP_WORDS, PLAN_FIELDS, Plan
 from autodeploy.spec.space import Space, with_values
 
 LISTED = (
@@ -51,6 +52,17 @@ def restricted(space: Space, given: Mapping[str, Any]) -> Space:
     if held.get("zero", (1,))[0] not in (0, 1):
         raise spec_error("zero", f"{given['zero']} is not costed yet", "0 1")
     return with_values(space, **held)
+
+
+def hold(space: Space, held: Sequence[Condition]) -> Space:
+    """The space with the fields of `FIELD=VALUE` conditions held; derived fields by a condition."""
+    free = [condition for condition in held if condition.sign != "="]
+    if free:
+        raise spec_error("--fix", f"{free[0].text!r} holds no single value", "FIELD=VALUE,...; or --only, --ban")
+    derived = tuple(condition.text for condition in held if condition.field not in LISTED)
+    values = {condition.field: condition.value for condition in held if condition.field in LISTED}
+    coded = {name: CODES[name](value) if name in CODES else value for name, value in values.items()}
+    return restricted(replace(space, only=(*space.only, *derived)), coded)
 
 
 def choose(space: Space, given: Mapping[str, Any]) -> Choice:

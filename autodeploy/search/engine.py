@@ -24,6 +24,8 @@ from autodeploy.spec.space import Space
 
 Engine = Literal["auto", "exact", "optuna"]
 ENGINES: tuple[Engine, ...] = ("auto", "exact", "optuna")
+CUT_SHAPES = {"fast": 0, "normal": 32, "deep": 128}
+"""`auto`: how many of the best shapes are searched with layers cut beyond the rules, by effort."""
 STUDY_SHAPES = 24
 """Shapes that a study looks at."""
 
@@ -36,8 +38,7 @@ class Request:
     top: int = 20
     timeout_s: float | None = None
     seed: int = 0
-    cut_shapes: int = 32
-    """`auto`: so many of the best shapes are searched with layers cut beyond the rules."""
+    cut_shapes: int = CUT_SHAPES["normal"]
     trials: int = 1200
     workers: int = 1
     storage: str | None = None

@@ -21,6 +21,7 @@ from autodeploy.spec.job import Job
 from autodeploy.spec.model import GQA, MLA, Model, MoE
 from autodeploy.spec.plan import Plan
 from autodeploy.spec.space import PlanValues, SpaceFile
+from autodeploy.spec.sweep import Sweep, Threshold
 from autodeploy.spec.target import Profile, Target
 from autodeploy.units import HUMAN_SUFFIXES, to_si
 
@@ -30,10 +31,10 @@ ATTENTION = {"gqa": GQA, "mla": MLA}
 STAND_IN = {"kind": "gqa", "heads": 1, "kv_heads": 1, "head_dim": 1}
 """Takes the place of a faulty attention, whose own faults are already listed."""
 SPECS: tuple[type, ...] = (
-    GQA, MLA, MoE, Model, Job, Device, Level, Cluster, Profile, Target, Plan, PlanValues, SpaceFile,
+    GQA, MLA, MoE, Model, Job, Device, Level, Cluster, Profile, Target, Plan, PlanValues, SpaceFile, Threshold, Sweep,
 )  # fmt: skip
 SCHEMAS: dict[str, type] = {"model": Model, "job": Job, "cluster": Cluster, "target": Target, "plan": Plan}
-SCHEMAS |= {"space": SpaceFile}
+SCHEMAS |= {"space": SpaceFile, "sweep": Sweep}
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

@@ -145,6 +145,7 @@ def test_what_is_not_modelled_is_refused_with_the_reason(name: str) -> None:
         ({"num_attention_heads": 5}, "num_attention_heads", "do not divide"),
         ({"hidden_size": "64"}, "hidden_size", "not '64'"),
         ({"num_hidden_layers": -1}, "num_hidden_layers", "at least 1"),
+        ({"num_hidden_layers": 1e9}, "num_hidden_layers", "at most 10000"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings", "true or false"),
     ],
 )  # fmt: skip

@@ -36,7 +36,7 @@ def varied(path: Path, variant: str) -> tuple[Space, PlanTable]:
 @EVERY_SPACE
 def test_one_plan_is_evaluated_as_its_column_is_screened(path: Path, variant: str) -> None:
     space, legal = varied(path, variant)
-    sample = legal.rows(some_rows(len(legal), 150 if variant == "as stated" else 40, seed=11))
+    sample = legal.rows(some_rows(len(legal), 150 if variant == "as stated" else 20, seed=11))
     screened = screen(space, sample)
     for i in range(len(sample)):
         alone = evaluate(space, sample.row(i))
@@ -69,7 +69,7 @@ def test_ranked_steps_are_those_of_each_plan_alone(path: Path) -> None:
 @EVERY_SPACE
 def test_the_bound_is_never_above_the_step(path: Path) -> None:
     space, legal = varied(path, "as stated")
-    for row in some_rows(len(legal), 120, seed=2):
+    for row in some_rows(len(legal), 60, seed=2):
         found = evaluate(space, legal.row(int(row)))
         assert found.bound_s <= found.step_time_s * (1 + 1e-12)
         assert found.bound_s <= found.screen_s
@@ -78,7 +78,7 @@ def test_the_bound_is_never_above_the_step(path: Path) -> None:
 @EVERY_SPACE
 def test_terms_add_up_to_step_and_peak(path: Path) -> None:
     space, legal = varied(path, "as stated")
-    for row in some_rows(len(legal), 60, seed=4):
+    for row in some_rows(len(legal), 30, seed=4):
         found = evaluate(space, legal.row(int(row)))
         assert sum(found.time_terms.values()) == pytest.approx(found.step_time_s, rel=1e-9)
         for stage in found.stages:
