@@ -18,6 +18,7 @@ from autodeploy.errors import spec_error
 from autodeploy.numeric import Num, gather, is_column, order_of, pick, total, where
 from autodeploy.spec.model import Kind
 from autodeploy.spec.plan import Overlap
+from autodeploy.spec.target import Profile
 
 POLICIES = ("none", "fit", "full")
 
@@ -80,13 +81,17 @@ def present_modules(costs: Mapping[Kind, LayerCost]) -> tuple[Module, ...]:
     )
 
 
-def ladder(costs: Mapping[Kind, LayerCost], counts: Mapping[Kind, int], policy: str, overlap: Overlap) -> Ladder:
-    """The ladder of a policy. Order: seconds per byte over the whole model, FULL always last.
+def ladder(
+    costs: Mapping[Kind, LayerCost], counts: Mapping[Kind, int], policy: str, overlap: Overlap, profile: Profile
+) -> Ladder:
+    """The ladder of a policy, of the modules that the stack can rebuild. Order: seconds per byte over the whole
+    model, FULL always last.
 
     Merged passes hold the all-to-all buffers of two microbatches.
     Source: greedy selection, model.md 9.1; rows and work per module, model.md 4.4; transients, model.md 4.6.
     """
-    modules = present_modules(costs)
+    known = profile.pair_modules if overlap == Overlap.PAIR else profile.modules
+    modules = tuple(module for module in present_modules(costs) if MODULE_WORDS[module] in known)
     chosen = parse_policy(policy)
     order = _order(costs, counts, modules, chosen or ())
     first, last = _ends(policy, len(modules), len([m for m in modules if m in (chosen or ())]))

@@ -69,12 +69,13 @@ def _dp_s(machine: Machine, dp: DataParallel, params: tuple[Num, Num], each_byte
 
 
 def _exposed(profile: Profile, overlap: Overlap, whole_s: Num, window_s: Num) -> Num:
-    """What a pass of the last (first) microbatch does not hide; nothing hides under merged passes.
+    """What a pass of the last (first) microbatch does not hide; all of it where the stack does not overlap.
 
     Formula: max(T / buckets, T - window * (1 - 1/buckets))
     Source: model.md 6.5; MindSpeed fb-overlap excludes overlap-grad-reduce.
     """
-    if overlap == Overlap.PAIR or not profile.overlap_grad_reduce:
+    overlaps = profile.overlap_grad_reduce_paired if overlap == Overlap.PAIR else profile.overlap_grad_reduce
+    if not overlaps:
         return whole_s
     piece = 1.0 / profile.grad_buckets
     return maximum(piece * whole_s, whole_s - (1.0 - piece) * window_s)

@@ -12,6 +12,7 @@ from autodeploy.analysis.ops import MODULE_WORDS
 from autodeploy.formats.document import varying
 from autodeploy.formats.short import short_form
 from autodeploy.report.explain import difference_table
+from autodeploy.search.elsewhere import refusals_elsewhere
 from autodeploy.search.engine import Answer
 from autodeploy.search.enumerate import describe
 from autodeploy.search.exact import Progress
@@ -128,7 +129,18 @@ def _notes(answer: Answer) -> list[str]:
     notes = [f"FLOP convention: {answer.results[0].flop_convention}."] if answer.results else []
     if answer.results and answer.space.model.moe:
         notes.append(f"Experts: busiest rank at {answer.space.job.expert_imbalance:g} x the mean load (stated input).")
+    notes += _elsewhere(answer)
     return [*notes, "Nothing is calibrated on measured runs yet: trust the order more than the figures."]
+
+
+def _elsewhere(answer: Answer) -> list[str]:
+    """Which real target would refuse the winner, and by which rule."""
+    if not answer.results:
+        return []
+    found = refusals_elsewhere(answer.space, answer.results[0])
+    takes = [name for name, broken in found.items() if not broken]
+    notes = [f"#1 would be refused by {name}: " + "; ".join(broken) + "." for name, broken in found.items() if broken]
+    return notes + ([f"#1 keeps the rules of {', '.join(takes)}."] if takes else [])
 
 
 def progress_line(progress: Progress, elapsed_s: float) -> str:

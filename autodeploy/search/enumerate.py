@@ -10,7 +10,8 @@ import numpy as np
 from autodeploy.balance.layouts import candidates
 from autodeploy.balance.recompute import parse_policy
 from autodeploy.errors import Fault, SpecError, spec_error
-from autodeploy.legality.rules import RULES, Question
+from autodeploy.legality.rules import LAYOUT_FIELDS, RULES
+from autodeploy.search.layouts import layouts_of, question_of, rules_of
 from autodeploy.spec.conditions import parse_condition
 from autodeploy.spec.layout import expand
 from autodeploy.spec.plan import (
@@ -20,12 +21,12 @@ from autodeploy.spec.plan import (
     PLAN_FIELDS,
     Plan,
     PlanTable,
+    distinct,
     table_of,
 )  # fmt: skip
 from autodeploy.spec.space import Space
 
 MOST_CANDIDATES = 30_000_000
-LARGEST_MBS = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,13 +161,14 @@ def _verdicts(space: Space, table: PlanTable) -> Iterator[tuple[str, np.ndarray]
         yield f"only {text}", np.broadcast_to(parse_condition(text).holds(table), (len(table),))
     for text in space.ban:
         yield f"ban {text}", ~np.broadcast_to(parse_condition(text).holds(table), (len(table),))
-    question = Question(model=space.model, job=space.job, cluster=space.cluster, devices=space.devices)
-    for rule_id in space.target.rules:
-        rule = RULES.get(rule_id)
-        if rule is None:
-            raise spec_error("rules", f"unknown rule {rule_id!r}", " ".join(RULES), source=space.target.name)
-        holds = _layout_holds(space, table) if rule.holds is None else rule.holds(question, table)
-        yield rule_id, np.broadcast_to(holds, (len(table),))
+    question = question_of(space)
+    layouts = None
+    for rule in rules_of(space):
+        holds = np.ones(len(table), dtype=bool) if rule.holds is None else rule.holds(question, table)
+        if rule.id == "L01" or rule.layout_holds is not None:
+            layouts = _layouts_hold(space, table) if layouts is None else layouts
+            holds = holds & layouts[rule.id != "L01"]
+        yield rule.id, np.broadcast_to(holds, (len(table),))
 
 
 def _product(space: Space) -> PlanTable:
@@ -196,14 +198,10 @@ def _with_derived(space: Space, columns: dict[str, np.ndarray]) -> dict[str, np.
     return {name: columns[name] for name in PLAN_FIELDS}
 
 
-def _layout_holds(space: Space, table: PlanTable) -> np.ndarray:
-    """L01: some layout of the plan's rule exists for its pp and vpp."""
-    key = (table.pp * 4096 + table.vpp) * 32768 + table.layout
-    unique, where = np.unique(key, return_inverse=True)
-    first = np.zeros(len(unique), dtype=np.intp)
-    first[where[::-1]] = np.arange(len(table))[::-1]
-    found = [
-        bool(candidates(space.model, space.job, int(table.pp[i]), int(table.vpp[i]), table.text("layout", int(i))))
-        for i in first
-    ]
-    return np.array(found, dtype=bool)[where]
+def _layouts_hold(space: Space, table: PlanTable) -> tuple[np.ndarray, np.ndarray]:
+    """Where some layout exists (L01), and where some layout also keeps the target's rules about layouts."""
+    first, inverse = distinct(table, LAYOUT_FIELDS)
+    plans = [table.row(int(row)) for row in first]
+    exists = [bool(candidates(space.model, space.job, p.pp, p.vpp, p.layout)) for p in plans]
+    allowed = [bool(layouts_of(space, plan)) for plan in plans]
+    return np.array(exists, dtype=bool)[inverse], np.array(allowed, dtype=bool)[inverse]

@@ -15,7 +15,7 @@ from autodeploy.numeric import gather
 from autodeploy.spec.job import Job
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Kind, Model
-from autodeploy.spec.plan import LayerKey, Overlap, Plan, PlanTable, layer_key
+from autodeploy.spec.plan import LayerKey, Overlap, Plan, PlanTable, distinct, layer_key
 from autodeploy.spec.space import Space
 
 
@@ -34,16 +34,6 @@ class LayerTable:
         return gather(self.costs, where), self.ladders[policy, overlap].at(where)
 
 
-def distinct(table: PlanTable, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """(first row of every distinct combination, combination of every row)."""
-    key = np.zeros(len(table))
-    for name in names:
-        values, code = np.unique(table.columns[name], return_inverse=True)
-        key = key * len(values) + code
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return first, inverse
-
-
 def layer_table(space: Space, plans: PlanTable) -> LayerTable:
     """Cost every distinct layer once."""
     first, index = distinct(plans, LayerKey._fields)
@@ -51,7 +41,7 @@ def layer_table(space: Space, plans: PlanTable) -> LayerTable:
     lean = {kind: replace(cost, forward_terms={}, backward_terms={}) for kind, cost in costs.items()}
     counts = kind_counts(space.model, space.job.mtp)
     ladders = {
-        (policy, overlap): ladder(lean, counts, policy, overlap)
+        (policy, overlap): ladder(lean, counts, policy, overlap, space.target.profile)
         for policy in plans.words["recompute"]
         for overlap in Overlap
     }
@@ -72,4 +62,4 @@ def _layers(model: Model, job: Job, machine: Machine, key: LayerKey) -> Mapping[
 
 @lru_cache(maxsize=4096)
 def _ladder(model: Model, job: Job, machine: Machine, key: LayerKey, policy: str, overlap: Overlap) -> Ladder:
-    return ladder(_layers(model, job, machine, key), kind_counts(model, job.mtp), policy, overlap)
+    return ladder(_layers(model, job, machine, key), kind_counts(model, job.mtp), policy, overlap, machine.profile)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autodeploy.balance.layouts import candidates
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.layers import LayerCost
 from autodeploy.search.arrange import Arranged, Case, arrange, case_of, microbatches_of
-from autodeploy.search.layers import LayerTable, distinct, layer_table, layers_of
+from autodeploy.search.layers import LayerTable, layer_table, layers_of
+from autodeploy.search.layouts import layouts_of
 from autodeploy.spec.model import Kind
-from autodeploy.spec.plan import Plan, PlanLike, PlanTable
+from autodeploy.spec.plan import Plan, PlanLike, PlanTable, distinct
 from autodeploy.spec.space import Space
 
 CASE_FIELDS = ("pp", "vpp", "schedule", "overlap", "layout", "recompute")
@@ -108,5 +108,4 @@ def _groups(space: Space, plans: PlanTable) -> Iterator[tuple[np.ndarray, list[C
 
 def cases_of(space: Space, plan: Plan) -> list[Case]:
     """The cases of one plan, in order of preference on ties."""
-    found = candidates(space.model, space.job, plan.pp, plan.vpp, plan.layout)
-    return [case_of(space, plan, rule, layout) for rule, layout in found]
+    return [case_of(space, plan, rule, layout) for rule, layout in layouts_of(space, plan)]

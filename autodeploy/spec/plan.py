@@ -122,6 +122,16 @@ def table_of(plans: Sequence[Plan]) -> PlanTable:
     return PlanTable(columns, words)
 
 
+def distinct(table: PlanTable, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """(first row of every distinct combination, combination of every row)."""
+    key = np.zeros(len(table))
+    for name in names:
+        values, code = np.unique(table.columns[name], return_inverse=True)
+        key = key * len(values) + code
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return first, inverse
+
+
 class LayerKey(NamedTuple):
     """All of a plan that the cost of a layer depends on; plans that agree in it share their layers."""
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from autodeploy.spec.checks import Count, NotNegative
 
+ALL_MODULES = ("layernorm", "mlp_act", "moe_act", "mla_up_proj", "shared_experts", "mlp", "moe", "full")
+"""Every recompute module, in the order of analysis.ops.Module."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
@@ -22,6 +25,13 @@ class Profile:
     grad_buckets: Count
     """Pieces in which gradients and parameters travel; one of them is always exposed."""
     overlap_grad_reduce: bool
+    """Gradients are reduced, and parameters gathered, beside the last backward and the first forward pass."""
+    overlap_grad_reduce_paired: bool = False
+    """The same while passes are merged."""
+    modules: tuple[str, ...] = ALL_MODULES
+    """What it can rebuild in the backward pass."""
+    pair_modules: tuple[str, ...] = ALL_MODULES
+    """The same while passes are merged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ from autodeploy.formats.document import tool_version
 from autodeploy.search.result import TIME_TERMS
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.model import Model
-from tests.cli.asking import SMALL, answer, ask, edited
+from tests.cli.asking import SMALL, edited, ranked, search
 
 TOP = {"schema_version", "tool_version", "status", "inputs", "search", "run", "plans"}
 SEARCH = {"candidates", "legal", "fits", "simulated", "refused", "gap_frac", "ideal_step_time_s", "seed"}
@@ -43,7 +43,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The answer to a mixed space."""
     path = tmp_path_factory.mktemp("answers") / "mixed.toml"
     path.write_text(MIXED)
-    return answer("search", path, "--top", "200", "--seed", "7")
+    return ranked(path, "--top", "200", "--seed", "7")
 
 
 def test_every_agreed_key_is_there(document: dict[str, Any]) -> None:
@@ -187,18 +187,18 @@ def test_the_same_question_gets_the_same_bytes(folder: Path) -> None:
     path.write_text(MIXED)
     texts = []
     for name in ("one.json", "two.json"):
-        assert ask("search", path, "--out", name, "--seed", "3").exit_code == 0
+        assert search(path, "--out", name, "--seed", "3").exit_code == 0
         texts.append(comparable(Path(name)))
     assert texts[0] == texts[1]
 
 
 def test_what_is_kept_is_what_is_printed(small: Path) -> None:
-    result = ask("search", small, "--json", "--out", "plans.json")
+    result = search(small, "--json", "--out", "plans.json")
     assert result.stdout == Path("plans.json").read_text()
 
 
 def test_top_cuts_the_list_and_nothing_else(small: Path) -> None:
-    few, many = answer("search", small, "--top", "3"), answer("search", small, "--top", "30")
+    few, many = ranked(small, "--top", "3"), ranked(small, "--top", "30")
     assert few["plans"] == many["plans"][:3]
     assert few["status"] == many["status"] == "optimal"
 
@@ -206,4 +206,4 @@ def test_top_cuts_the_list_and_nothing_else(small: Path) -> None:
 def test_another_batch_is_the_same_as_a_file_with_it(small: Path) -> None:
     other = small.with_name("other.toml")
     other.write_text('name = "small"\n' + SMALL.replace("gbs = 128", "gbs = 256"))
-    assert answer("search", small, "--gbs", "256")["plans"] == answer("search", other)["plans"]
+    assert ranked(small, "--gbs", "256")["plans"] == ranked(other)["plans"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autodeploy.search import exact
-from tests.cli.asking import ask, contents, refused
+from tests.cli.asking import ask, contents, refused, search
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_out_on_the_space_file_itself(small: Path) -> None:
 def test_out_does_not_replace_what_is_no_plain_file(small: Path) -> None:
     pipe = small.parent / "pipe"
     os.mkfifo(pipe)
-    ask("search", small, "--out", pipe)
+    search(small, "--out", pipe)
     assert pipe.is_fifo()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.asking import ask, refused
+from tests.cli.asking import ask, refused, search
 
 FIELDS = ("tpN", "ppN", "mbsN", "pair", "hier", "rc:POLICY")
 SHORT = {
@@ -136,7 +136,7 @@ BROKEN: dict[str, tuple[Change, tuple[str, ...]]] = {
 @pytest.fixture
 def document(small: Path) -> dict[str, Any]:
     """A plan document with two plans, in the working folder as plans.json."""
-    assert ask("search", small, "--top", "2", "--out", "plans.json").exit_code == 0
+    assert search(small, "--top", "2", "--out", "plans.json").exit_code == 0
     return json.loads(Path("plans.json").read_text())
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asking import SMALL, ask, edited, refused
+from tests.cli.asking import SMALL, edited, refused, search
 
 MODELS = "deepseek-v3"
 """A name that must stand in a list of the models of the catalog."""
@@ -209,7 +209,7 @@ def test_a_space_without_a_legal_plan_gets_one_message(folder: Path, case: str) 
 def test_a_space_without_a_legal_plan_counts_the_rules_and_writes_nothing(folder: Path) -> None:
     path = folder / "space.toml"
     path.write_text(edited(SMALL, *NO_LEGAL_PLAN["batch_that_cannot_be_divided"]))
-    result = ask("search", path, "--out", folder / "plans.json")
+    result = search(path, "--out", folder / "plans.json")
     assert result.exit_code == 2
     assert result.stdout == ""
     said = result.stderr.splitlines()[-1]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from autodeploy.search import exact
-from tests.cli.asking import SMALL, answer, ask, contents, edited
+from tests.cli.asking import SMALL, ask, contents, edited, ranked, search
 
 BUSY = edited(
     SMALL, ("[1, 2]\npp", "[1, 2, 4, 8]\npp"), ("[1, 2, 4]", "[1, 2, 4, 8]"), ("vpp = [1, 2]", "vpp = [1, 2, 4]")
@@ -67,7 +67,7 @@ def check_partial(partial: dict[str, Any], whole: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("interrupt_after_one")
 @pytest.mark.parametrize("out", [None, "mine.json"])
 def test_an_interrupt_keeps_what_was_ranked(busy: Path, out: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = ask("search", busy, *(("--out", out) if out else ()))
+    result = search(busy, *(("--out", out) if out else ()))
     assert result.exit_code == 130
     kept = Path(out or "plans.interrupted.json")
     assert f"kept in {kept}" in result.stderr
@@ -77,13 +77,13 @@ def test_an_interrupt_keeps_what_was_ranked(busy: Path, out: str | None, monkeyp
     assert partial["status"] == "interrupted"
     monkeypatch.undo()
     monkeypatch.chdir(busy.parent)
-    check_partial(partial, answer("search", busy, "--top", "1000"))
+    check_partial(partial, ranked(busy, "--top", "1000"))
     assert ask("explain", kept).exit_code == 0
 
 
 @pytest.mark.usefixtures("interrupt_after_one")
 def test_an_interrupted_search_prints_what_it_keeps(busy: Path) -> None:
-    result = ask("search", busy, "--json")
+    result = search(busy, "--json")
     assert result.exit_code == 130
     assert json.loads(result.stdout) == json.loads(Path("plans.interrupted.json").read_text())
 
@@ -93,7 +93,7 @@ def test_an_interrupt_before_the_first_simulation_leaves_nothing(busy: Path, mon
         raise KeyboardInterrupt
 
     monkeypatch.setattr(exact, "screen", screen)
-    result = ask("search", busy)
+    result = search(busy)
     assert result.exit_code == 130
     assert result.stdout == ""
     assert result.stderr == "interrupted before there was anything to keep\n"
@@ -122,28 +122,28 @@ def test_a_real_signal_ends_a_real_process_with_130(busy: Path) -> None:
 
 
 def test_no_time_still_gives_plans_and_the_gap(busy: Path) -> None:
-    result = ask("search", busy, "--timeout", "0", "--json")
+    result = search(busy, "--timeout", "0", "--json")
     assert result.exit_code == 0
     partial = json.loads(result.stdout)
     assert partial["status"] in ("timeout", "optimal")
     assert (partial["status"] == "optimal") <= (partial["search"]["gap_frac"] == 0.0)
-    check_partial(partial, answer("search", busy, "--top", "1000"))
+    check_partial(partial, ranked(busy, "--top", "1000"))
 
 
 @pytest.mark.xfail(strict=True, reason="a search cut off by time calls its ranks optimal once the first is proven")
 def test_no_rank_is_called_optimal_that_another_plan_would_take(busy: Path) -> None:
     busy.write_text(edited(BUSY, ("gbs = 128", "gbs = 256"), ("mbs = [1]", "mbs = [1, 2]")))
-    partial = answer("search", busy, "--timeout", "0", "--top", "20")
-    whole = answer("search", busy, "--top", "20")
+    partial = ranked(busy, "--timeout", "0", "--top", "20")
+    whole = ranked(busy, "--top", "20")
     if partial["status"] == "optimal":
         assert [plan["plan_id"] for plan in partial["plans"]] == [plan["plan_id"] for plan in whole["plans"]]
 
 
 def test_more_time_than_needed_changes_nothing(busy: Path) -> None:
-    assert without_run(answer("search", busy, "--timeout", "1000")) == without_run(answer("search", busy))
+    assert without_run(ranked(busy, "--timeout", "1000")) == without_run(ranked(busy))
 
 
 def test_nothing_fits_however_little_time_there_is(too_big: Path) -> None:
-    result = ask("search", too_big, "--timeout", "0", "--json")
+    result = search(too_big, "--timeout", "0", "--json")
     assert result.exit_code == 3
     assert json.loads(result.stdout)["status"] == "infeasible"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autodeploy.units import GIB
-from tests.cli.asking import SMALL, TOO_BIG, ask, contents, edited
+from tests.cli.asking import SMALL, TOO_BIG, ask, contents, edited, search
 
 
 def miss_of(text: str) -> tuple[float, float, int]:
@@ -21,7 +21,7 @@ def miss_of(text: str) -> tuple[float, float, int]:
 
 
 def test_search_says_how_far_the_nearest_plan_misses(too_big: Path) -> None:
-    result = ask("search", too_big)
+    result = search(too_big)
     assert result.exit_code == 3
     said = result.stderr.splitlines()[-1]
     assert said.startswith("nothing fits: ")
@@ -32,7 +32,7 @@ def test_search_says_how_far_the_nearest_plan_misses(too_big: Path) -> None:
 
 
 def test_the_nearest_plan_is_the_one_that_needs_least(too_big: Path) -> None:
-    need, _, _ = miss_of(ask("search", too_big).stderr)
+    need, _, _ = miss_of(search(too_big).stderr)
     for plan in ("tp1/pp1/ep8", "tp2/pp1/ep8", "tp1/pp4/ep1", "tp2/pp4/ep1"):
         result = ask("explain", plan, "--space", too_big, "--json")
         assert result.exit_code == 3
@@ -40,7 +40,7 @@ def test_the_nearest_plan_is_the_one_that_needs_least(too_big: Path) -> None:
 
 
 def test_the_counts_stand_in_the_answer(too_big: Path) -> None:
-    result = ask("search", too_big, "--json")
+    result = search(too_big, "--json")
     assert result.exit_code == 3
     document = json.loads(result.stdout)
     search = document["search"]
@@ -49,7 +49,7 @@ def test_the_counts_stand_in_the_answer(too_big: Path) -> None:
     assert search["fits"] == 0
     assert search["legal"] > 0
     assert search["candidates"] == search["legal"] + sum(search["refused"].values())
-    table = ask("search", too_big).stdout
+    table = search(too_big).stdout
     assert f"{search['candidates']:,} candidates, {search['legal']:,} legal, 0 fit" in table
     assert "memory.device" in table
 
@@ -61,14 +61,14 @@ def test_what_would_fit_does_fit(folder: Path) -> None:
             SMALL, ("tp = [1, 2]", "tp = [1]"), ("[1, 2, 4]", "[1]"), ("vpp = [1, 2]", "vpp = [1]"), ("[1, 8]", "[1]")
         )
     )
-    result = ask("search", path)
+    result = search(path)
     assert result.exit_code == 3
     cures = re.findall(r"fits with (\w+) (\d+)", result.stderr)
     assert cures
     for name, value in cures:
         wider = folder / f"{name}.toml"
         wider.write_text(edited(path.read_text(), (f"\n{name} = [1]", f"\n{name} = [{value}]")))
-        assert ask("search", wider).exit_code == 0, f"{name} {value}"
+        assert search(wider).exit_code == 0, f"{name} {value}"
 
 
 def test_recompute_that_would_fit_is_named_and_does_fit(folder: Path) -> None:
@@ -77,23 +77,23 @@ def test_recompute_that_would_fit_is_named_and_does_fit(folder: Path) -> None:
         SMALL, ("[1, 2]\npp", "[1]\npp"), ("[1, 2, 4]", "[2]"), ("vpp = [1, 2]", "vpp = [1]"), ("= 4096", "= 16384")
     )
     path.write_text(text + 'recompute = ["none"]\n')
-    result = ask("search", path)
+    result = search(path)
     assert result.exit_code == 3
     found = re.search(r"fits with recompute of ([\w +]+)", result.stderr)
     assert found, result.stderr
     path.write_text(text + f'recompute = ["{found[1].strip().replace(" ", "")}"]\n')
-    assert ask("search", path).exit_code == 0
+    assert search(path).exit_code == 0
 
 
 def test_an_answer_that_is_kept_is_whole(too_big: Path) -> None:
-    result = ask("search", too_big, "--out", "plans.json")
+    result = search(too_big, "--out", "plans.json")
     assert result.exit_code == 3
     assert json.loads(Path("plans.json").read_text())["status"] == "infeasible"
     assert set(contents(too_big.parent)) == {"too_big.toml", "plans.json"}
 
 
 def test_without_out_nothing_is_written(too_big: Path) -> None:
-    assert ask("search", too_big).exit_code == 3
+    assert search(too_big).exit_code == 3
     assert set(contents(too_big.parent)) == {"too_big.toml"}
 
 
@@ -128,7 +128,7 @@ def test_too_big_is_too_big_by_arithmetic() -> None:
 
 
 def test_a_document_without_plans_cannot_be_explained(too_big: Path) -> None:
-    assert ask("search", too_big, "--out", "plans.json").exit_code == 3
+    assert search(too_big, "--out", "plans.json").exit_code == 3
     result = ask("explain", "plans.json")
     assert result.exit_code == 2
     assert "holds no plan" in result.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asking import SMALL, answer, ask, contents, edited
+from tests.cli.asking import SMALL, contents, edited, ranked, search
 
 
 def run(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -23,7 +23,7 @@ def run(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_answer_is_on_stdout_and_the_rest_on_stderr(small: Path) -> None:
-    done = run("search", small, "--json", "--out", "plans.json")
+    done = run("search", "--engine", "exact", small, "--json", "--out", "plans.json")
     assert done.returncode == 0
     assert json.loads(done.stdout) == json.loads(Path("plans.json").read_text())
     assert "kept in plans.json" in done.stderr
@@ -32,7 +32,7 @@ def test_the_answer_is_on_stdout_and_the_rest_on_stderr(small: Path) -> None:
 
 def test_bad_input_ends_a_process_with_2(small: Path) -> None:
     small.write_text(edited(SMALL, ("gbs = 128", "gbs = 0")))
-    done = run("search", small, "--out", "plans.json")
+    done = run("search", "--engine", "exact", small, "--out", "plans.json")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
@@ -40,7 +40,7 @@ def test_bad_input_ends_a_process_with_2(small: Path) -> None:
 
 
 def test_nothing_that_fits_ends_a_process_with_3(too_big: Path) -> None:
-    done = run("search", too_big)
+    done = run("search", "--engine", "exact", too_big)
     assert done.returncode == 3
     assert "nothing fits" in done.stderr
     assert "nothing fits" not in done.stdout
@@ -56,22 +56,22 @@ def test_a_reader_that_goes_away_gets_no_traceback(small: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_without_box_characters_gets_plain_tables(small: Path, encoding: str) -> None:
-    done = run("search", small, "--top", "2", PYTHONIOENCODING=encoding)
+    done = run("search", "--engine", "exact", small, "--top", "2", PYTHONIOENCODING=encoding)
     assert done.returncode == 0, done.stderr
     assert "+---" in done.stdout
 
 
 def test_a_table_in_a_file_is_not_squeezed(small: Path) -> None:
-    shorts = [plan["plan_short"] for plan in answer("search", small, "--top", "3")["plans"]]
-    table = run("search", small, "--top", "3").stdout
+    shorts = [plan["plan_short"] for plan in ranked(small, "--top", "3")["plans"]]
+    table = run("search", "--engine", "exact", small, "--top", "3").stdout
     assert "\x1b" not in table
     for short in shorts:
         assert short in table
 
 
 def test_figures_of_the_table_are_those_of_the_document(small: Path) -> None:
-    table = ask("search", small, "--top", "3").stdout
-    for plan in answer("search", small, "--top", "3")["plans"]:
+    table = search(small, "--top", "3").stdout
+    for plan in ranked(small, "--top", "3")["plans"]:
         row = next(line for line in table.splitlines() if plan["plan_short"] in line)
         assert f"{plan['tokens_per_s_per_device']:.1f}" in row
         assert f"{plan['mfu_frac']:.1%}" in row

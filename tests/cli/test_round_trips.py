@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.asking import SMALL, answer, ask, edited
+from tests.cli.asking import SMALL, answer, ask, edited, ranked, search
 
 SPACES = {
     "sparse": edited(
@@ -44,7 +44,7 @@ def same(one: dict[str, Any], two: dict[str, Any]) -> None:
 def test_a_printed_form_names_the_same_plan(folder: Path, name: str) -> None:
     path = folder / f"{name}.toml"
     path.write_text(SPACES[name])
-    plans = answer("search", path, "--top", "16")["plans"]
+    plans = ranked(path, "--top", "16")["plans"]
     assert len(plans) == 16
     for plan in plans:
         explained = answer("explain", plan["plan_short"], "--space", path)
@@ -53,15 +53,15 @@ def test_a_printed_form_names_the_same_plan(folder: Path, name: str) -> None:
 
 
 def test_a_rank_of_a_document_names_the_same_plan(small: Path) -> None:
-    assert ask("search", small, "--top", "5", "--out", "plans.json").exit_code == 0
-    for plan in answer("search", small, "--top", "5")["plans"]:
+    assert search(small, "--top", "5", "--out", "plans.json").exit_code == 0
+    for plan in ranked(small, "--top", "5")["plans"]:
         explained = only(answer("explain", f"plans.json#{plan['rank']}"))
         same(explained, plan)
         assert explained["rank"] == plan["rank"]
 
 
 def test_a_document_without_a_rank_means_the_first(small: Path) -> None:
-    assert ask("search", small, "--top", "3", "--out", "plans.json").exit_code == 0
+    assert search(small, "--top", "3", "--out", "plans.json").exit_code == 0
     assert answer("explain", "plans.json")["plans"] == answer("explain", "plans.json#1")["plans"]
 
 
@@ -69,7 +69,7 @@ def test_a_document_needs_no_other_file(small: Path) -> None:
     model = small.with_name("model.toml")
     model.write_text(LITTLE)
     small.write_text(edited(SMALL, ("mixtral-8x7b", str(model)), ("ep = [1, 8]", "ep = [1]")))
-    assert ask("search", small, "--out", "plans.json").exit_code == 0
+    assert search(small, "--out", "plans.json").exit_code == 0
     before = answer("explain", "plans.json#2")["plans"]
     model.unlink()
     small.unlink()
@@ -119,7 +119,7 @@ def test_fields_that_are_not_given_are_chosen_and_said(small: Path) -> None:
 
 
 def test_the_chosen_plan_is_the_fastest_that_keeps_to_what_was_given(small: Path) -> None:
-    ranked = answer("search", small, "--top", "1000")["plans"]
+    ranked = ranked(small, "--top", "1000")["plans"]
     first = next(plan for plan in ranked if plan["plan"]["tp"] == 2 and plan["plan"]["pp"] == 2)
     explained = only(answer("explain", "tp2/pp2", "--space", small))
     assert explained["plan_id"] == first["plan_id"]
@@ -149,7 +149,7 @@ def test_a_printed_form_names_the_same_plan_outside_the_space_too(small: Path, c
 
 @pytest.mark.xfail(strict=True, reason="a plan outside the space is counted among those inside")
 def test_no_plan_ranks_below_the_last(small: Path) -> None:
-    fits = answer("search", small)["search"]["fits"]
+    fits = ranked(small)["search"]["fits"]
     slowest = answer("explain", "tp8/pp4/mbs1/ep1/rc:full", "--space", small)
     rank = only(slowest)["rank"]
     assert rank is None or rank <= fits
