@@ -121,25 +121,12 @@ def _mla(model: Model, a: MLA, t: Tokens) -> list[Op]:
     tokens (replicated weights), so tensor parallelism gathers latents, not hidden states."""
     h, heads = model.hidden, a.heads / t.tp
     qk_dim = a.nope_dim + a.rope_dim
-    q_latent = BF16 * t.part * a.q_rank
     kv_latent = BF16 * t.part * a.kv_rank
-    q = Row(name="q", bytes=BF16 * t.whole * heads * qk_dim, module=Module.MLA_UP_PROJ, grad_live=True)
     k = Row(name="k", bytes=BF16 * t.whole * heads * qk_dim, module=Module.MLA_UP_PROJ, grad_live=True)
     v = Row(name="v", bytes=BF16 * t.whole * heads * a.v_dim, module=Module.MLA_UP_PROJ, grad_live=True)
     rotated = BF16 * t.whole * heads * a.rope_dim
     return [
-        matmul(
-            "q down", t.part, a.q_rank, h, shard=Shard.REPLICATED,
-            rows=(Row(name="q latent", bytes=q_latent, module=Module.FULL),),
-        ),
-        vector(
-            "q latent norm", 2.0 * q_latent, 3.0 * q_latent, params=1.0 * a.q_rank,
-            rows=(Row(name="q latent normed", bytes=q_latent, module=Module.FULL),),
-        ),
-        matmul(
-            "q up", t.whole, heads * qk_dim, a.q_rank, module=Module.MLA_UP_PROJ, rows=(q,),
-            transfers=(gather(BF16 * t.whole * a.q_rank, t),),
-        ),
+        *_mla_queries(h, a, t),
         matmul(
             "kv down", t.part, a.kv_rank + a.rope_dim, h, shard=Shard.REPLICATED,
             rows=(Row(name="kv latent", bytes=kv_latent, module=Module.FULL),),
@@ -154,3 +141,21 @@ def _mla(model: Model, a: MLA, t: Tokens) -> list[Op]:
         _core(t, heads, qk_dim, a.v_dim),
         matmul("output projection", t.whole, h, heads * a.v_dim, transfers=(scatter(BF16 * h * t.whole),)),
     ]  # fmt: skip
+
+
+def _mla_queries(h: int, a: MLA, t: Tokens) -> list[Op]:
+    """Through their latent, or straight from the hidden state."""
+    width = a.heads / t.tp * (a.nope_dim + a.rope_dim)
+    q = Row(name="q", bytes=BF16 * t.whole * width, module=Module.MLA_UP_PROJ, grad_live=True)
+    if not a.q_rank:
+        into = (gather(BF16 * h * t.whole, t),)
+        return [matmul("q projection", t.whole, width, h, module=Module.MLA_UP_PROJ, rows=(q,), transfers=into)]
+    latent = BF16 * t.part * a.q_rank
+    kept = Row(name="q latent", bytes=latent, module=Module.FULL)
+    normed = Row(name="q latent normed", bytes=latent, module=Module.FULL)
+    into = (gather(BF16 * t.whole * a.q_rank, t),)
+    return [
+        matmul("q down", t.part, a.q_rank, h, shard=Shard.REPLICATED, rows=(kept,)),
+        vector("q latent norm", 2.0 * latent, 3.0 * latent, params=1.0 * a.q_rank, rows=(normed,)),
+        matmul("q up", t.whole, width, a.q_rank, module=Module.MLA_UP_PROJ, rows=(q,), transfers=into),
+    ]

@@ -88,7 +88,7 @@ def mla_of(sheet: Sheet) -> MLA:
     """Latent attention; its head counts and sizes have nothing to do with kv heads and head_dim."""
     return MLA(
         heads=sheet.count("attention.heads"),
-        q_rank=sheet.count("attention.q_rank"),
+        q_rank=sheet.count("attention.q_rank", 0, "no latent for the queries", least=0),
         kv_rank=sheet.count("attention.kv_rank"),
         nope_dim=sheet.count("attention.nope_dim"),
         rope_dim=sheet.count("attention.rope_dim"),

@@ -130,13 +130,10 @@ def _second_shapes(sheet: Sheet) -> Iterator[tuple[str, str]]:
 
 
 def _attention_shapes(sheet: Sheet) -> Iterator[tuple[str, str]]:
-    """Latent attention needs a latent for the queries; grouped-query attention has values as wide as its keys."""
+    """Grouped-query attention has values as wide as its keys."""
     value, head = sheet.value("attention.v_dim"), sheet.value("attention.head_dim")
-    if not sheet.value("attention.kv_rank"):
-        if value is not None and value != head:
-            yield str(sheet.key("attention.v_dim")), f"values of {value!r} beside keys of {head!r} are not modelled"
-    elif not sheet.value("attention.q_rank"):
-        yield "q_lora_rank", "latent attention without a latent for the queries is not modelled"
+    if not sheet.value("attention.kv_rank") and value is not None and value != head:
+        yield str(sheet.key("attention.v_dim")), f"values of {value!r} beside keys of {head!r} are not modelled"
 
 
 def simplify(sheet: Sheet) -> None:

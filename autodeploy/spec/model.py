@@ -27,7 +27,8 @@ class MLA:
 
     kind: Literal["mla"] = "mla"
     heads: Count
-    q_rank: Count
+    q_rank: Natural = 0
+    """0: the queries come straight from the hidden state (DeepSeek-V2-Lite)."""
     kv_rank: Count
     nope_dim: Count
     rope_dim: Count

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from autodeploy.analysis.inventory import kind_counts
 from autodeploy.analysis.ops import REBUILDABLE, Module
+from autodeploy.analysis.readings import PLAIN
 from autodeploy.balance.fit import Budget, fit_stage
 from autodeploy.balance.layouts import resolve
 from autodeploy.balance.recompute import Ladder, ladder, parse_policy, present_modules
@@ -40,7 +41,7 @@ def layers(name: str, plan: dict[str, int]) -> dict[Kind, LayerCost]:
 
 
 def ladder_of(name: str, plan: dict[str, int], policy: str, overlap: Overlap = Overlap.NONE) -> Ladder:
-    return ladder(layers(name, plan), kind_counts(model_of(name), mtp=True), policy, overlap)
+    return ladder(layers(name, plan), kind_counts(model_of(name), mtp=True), policy, overlap, PLAIN)
 
 
 def seconds(made: Ladder, kind: Kind, rung: int) -> float:
@@ -195,7 +196,7 @@ def test_fit_of_a_column_is_fit_of_each_plan(share: float, seed: int) -> None:
     plans = [plan_of(**plan) for plan in PLANS]
     model, role = model_of(name), role_of(name)
     moments, counts = moments_of(role, seed), kind_counts(model, mtp=True)
-    column = ladder(costs_of(model, table_of(plans)), counts, "fit", Overlap.NONE)
+    column = ladder(costs_of(model, table_of(plans)), counts, "fit", Overlap.NONE, PLAIN)
     each = [needed(ladder_of(name, plan, "fit"), role, moments, 0, FIXED) for plan in PLANS]
     limits = limits_of(share * max(each))
     found = fit_stage(limits, role, column.at(np.arange(len(plans))), moments, PARAMS)

@@ -73,12 +73,23 @@ def test_the_head_says_what_was_asked(document: dict[str, Any]) -> None:
 
 
 def test_every_candidate_is_legal_or_refused_once(document: dict[str, Any]) -> None:
-    search = document["search"]
-    assert search["candidates"] == 2 * 3 * 2 * 2 * 2 * 2 * 2 * 2  # the lengths of the lists in MIXED
-    assert search["candidates"] == search["legal"] + sum(search["refused"].values())
-    assert search["legal"] >= search["fits"] >= search["simulated"] > 0
-    assert search["fits"] >= len(document["plans"])
-    assert all(count > 0 for count in search["refused"].values())
+    facts = document["search"]
+    assert facts["candidates"] == 2 * 3 * 2 * 2 * 2 * 2 * 2 * 2  # the lengths of the lists in MIXED
+    assert facts["candidates"] == facts["legal"] + sum(facts["refused"].values())
+    assert facts["legal"] >= facts["fits"] >= facts["simulated"] > 0
+    assert facts["fits"] >= len(document["plans"])
+    assert all(count > 0 for count in facts["refused"].values())
+
+
+def test_the_default_engine_counts_and_adds_up_the_same_way(small: Path) -> None:
+    exact, found = ranked(small, "--top", "5"), answer("search", small, "--top", "5")
+    facts = found["search"]
+    assert facts["candidates"] == facts["legal"] + sum(facts["refused"].values())
+    assert facts["candidates"] >= exact["search"]["candidates"]
+    assert found["plans"][0]["step_time_s"] <= exact["plans"][0]["step_time_s"]
+    for plan in found["plans"]:
+        assert math.isclose(sum(plan["time_terms"].values()), plan["step_time_s"], rel_tol=1e-9)
+        assert plan["fits"] is True
 
 
 def test_ranks_go_from_fast_to_slow(document: dict[str, Any]) -> None:

@@ -81,7 +81,7 @@ def test_out_does_not_replace_what_is_no_plain_file(small: Path) -> None:
 
 USAGE = {
     "unknown_command": (["serch"], "serch"),
-    "no_space": (["search"], "SPACE"),
+    "no_space": (["search"], "space file"),
     "no_plan": (["explain"], "PLAN"),
     "two_spaces": (["search", "a.toml", "b.toml"], "b.toml"),
     "unknown_option": (["search", "a.toml", "--tops", "3"], "--tops"),
@@ -118,6 +118,68 @@ def test_an_option_out_of_range_is_refused_like_any_other_input(folder: Path, ca
     said = refused(folder, *words)
     assert part in said
     assert words[-1] in said
+
+
+WORDS = {"model": "mixtral-8x7b", "cluster": "h100-80g", "devices": "64", "seq-len": "4096", "gbs": "128"}
+"""A question without a space file."""
+
+
+def question(**changed: str | None) -> list[str]:
+    """The words of that question, some changed or (None) left out, some added."""
+    words = {**WORDS, **{name.replace("_", "-"): value for name, value in changed.items()}}
+    return ["search", *(word for name, value in words.items() if value is not None for word in (f"--{name}", value))]
+
+
+ASKED = {
+    "nothing_but_a_cluster": (question(model=None, devices=None, gbs=None), ("--model: missing", "--devices", "--gbs")),
+    "unknown_names": (question(model="mixtra", cluster="h10"), ("'mixtra'", "'mixtral-8x7b'", "'h10'", "h100-80g")),
+    "unknown_effort": (question(effort="slow"), ("--effort", "'slow'", "fast normal deep")),
+    "fix_of_no_value": (question(fix="tp>3"), ("--fix", "'tp>3'", "--only")),
+    "fix_of_no_field": (question(fix="xp=3"), ("'xp'", "tp pp vpp")),
+    "fix_that_is_no_condition": (question(fix="tp"), ("tp", "FIELD=VALUE")),
+    "fix_that_is_not_costed": (question(fix="zero=3"), ("zero", "3", "0 1")),
+    "fix_of_a_layout": (question(fix="layout=Ex"), ("layout", "'x'", "even", "light", "apart")),
+    "only": (question(only="tp~2"), ("tp~2", "not a condition")),
+    "ban": (question(ban="overlap=most"), ("overlap", "'most'", "none pair")),
+    "baseline_that_breaks_a_rule": (question(baseline="tp3"), ("tp=3", "V20", "tp 1 2 4 8")),
+    "baseline_that_is_no_plan": (question(baseline="best"), ("best", "not a plan field")),
+    "baseline_that_is_not_there": (question(baseline="absent.json#1"), ("absent.json",)),
+    "devices": (question(devices="60"), ("60", "nodes of 8", "56, 64")),
+    "sequence": (question(seq_len="65536"), ("65536", "32768")),
+    "space_on_a_folder": (question(write_space="."), ("--write-space", "folder")),
+    "space_in_no_folder": (question(write_space="absent/space.toml"), ("--write-space", "absent does not exist")),
+}
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_a_question_in_words_is_refused_like_a_file(folder: Path, case: str) -> None:
+    words, parts = ASKED[case]
+    said = refused(folder, *words, "--effort", "fast") if case != "unknown_effort" else refused(folder, *words)
+    for part in parts:
+        assert part in said
+
+
+@pytest.mark.parametrize("name", ["model", "cluster", "devices", "seq-len"])
+def test_a_space_file_says_it_already(small: Path, name: str) -> None:
+    said = refused(small.parent, "search", small, f"--{name}", WORDS[name])
+    assert f"--{name}" in said
+    assert "space file" in said
+
+
+UNHELD = {
+    "degree_of_nothing": question(fix="tp=0"),
+    "two_values_of_one_field": question(fix="tp=8,tp=4"),
+    "one_file_for_two": question(write_space="one.toml", out="one.toml"),
+    "no_name_of_the_file": question(model="absent.toml"),
+}
+
+
+@pytest.mark.xfail(strict=True, reason="a crash, a value or a file that wins without a word, a message without a name")
+@pytest.mark.parametrize("case", UNHELD)
+def test_a_question_that_contradicts_itself_is_refused(folder: Path, case: str) -> None:
+    said = refused(folder, *UNHELD[case], "--effort", "fast")
+    if case == "no_name_of_the_file":
+        assert "absent.toml" in said
 
 
 @pytest.mark.parametrize("kind", ["models", "clusters"])

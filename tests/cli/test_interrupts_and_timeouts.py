@@ -55,13 +55,13 @@ def check_partial(partial: dict[str, Any], whole: dict[str, Any]) -> None:
     known = {plan["plan_id"]: plan for plan in whole["plans"]}
     for plan in partial["plans"]:
         assert plan["step_time_s"] == known[plan["plan_id"]]["step_time_s"]
-    search = partial["search"]
-    assert 0 < search["simulated"] < whole["search"]["fits"]
-    assert 0.0 <= search["gap_frac"] < 1.0
+    facts = partial["search"]
+    assert 0 < facts["simulated"] < whole["search"]["fits"]
+    assert 0.0 <= facts["gap_frac"] < 1.0
     best = whole["plans"][0]["step_time_s"]
-    assert best >= (1.0 - search["gap_frac"]) * steps[0] * (1 - 1e-12)
+    assert best >= (1.0 - facts["gap_frac"]) * steps[0] * (1 - 1e-12)
     for count in ("candidates", "legal", "fits", "refused"):
-        assert search[count] == whole["search"][count]
+        assert facts[count] == whole["search"][count]
 
 
 @pytest.mark.usefixtures("interrupt_after_one")

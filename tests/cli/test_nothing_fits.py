@@ -43,14 +43,14 @@ def test_the_counts_stand_in_the_answer(too_big: Path) -> None:
     result = search(too_big, "--json")
     assert result.exit_code == 3
     document = json.loads(result.stdout)
-    search = document["search"]
+    facts = document["search"]
     assert document["status"] == "infeasible"
     assert document["plans"] == []
-    assert search["fits"] == 0
-    assert search["legal"] > 0
-    assert search["candidates"] == search["legal"] + sum(search["refused"].values())
+    assert facts["fits"] == 0
+    assert facts["legal"] > 0
+    assert facts["candidates"] == facts["legal"] + sum(facts["refused"].values())
     table = search(too_big).stdout
-    assert f"{search['candidates']:,} candidates, {search['legal']:,} legal, 0 fit" in table
+    assert f"{facts['candidates']:,} candidates, {facts['legal']:,} legal, 0 fit" in table
     assert "memory.device" in table
 
 

@@ -133,7 +133,6 @@ def test_what_is_not_modelled_is_refused_with_the_reason(name: str) -> None:
         ({"layer_types": ["full_attention"] * 7 + ["conv"]}, "layer_types", "kind conv"),
         ({"attn_output_gate": True}, "attn_output_gate", "output gate"),
         ({"head_dim": 16, "v_head_dim": 8}, "v_head_dim", "beside keys of 16"),
-        (LATENT | {"q_lora_rank": None}, "q_lora_rank", "latent for the queries"),
         ({"swa_num_key_value_heads": 2}, "swa_num_key_value_heads", "second kind"),
         ({"num_experts": [4] * 7 + [8], "moe_topk": 2}, "num_experts", "differs between layers"),
         ({"num_experts": [64, 64], "moe_topk": 2}, "num_experts", "a list of 2"),
