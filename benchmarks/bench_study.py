@@ -5,14 +5,13 @@ The space: the most promising shapes of the 718B space, their codes and layer cu
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import Any
 
 import numpy as np
+from measure import PANGU_718B, answer, arguments, narrowed, say
 
 from autodeploy.catalog.lookup import load_space
 from autodeploy.search.anneal import anneal
@@ -23,7 +22,6 @@ from autodeploy.search.outer import Outer, Point, shortlist
 from autodeploy.search.study import Settings, run_study
 from autodeploy.spec.plan import Plan
 
-SPACE = Path(__file__).parent.parent / "search_spaces" / "pangu-ultra-moe-718b_atlas-800t-a2.toml"
 NEAR = 1.01
 Visits = Iterator[tuple[Point, Judged]]
 
@@ -76,39 +74,46 @@ def simulations_until(visits: Visits, near_s: float) -> float:
 
 
 METHODS: dict[str, Callable[[Judge, int, int], Visits]] = {
-    "optuna nsga2, unseeded": optuna("nsga2", False),
-    "optuna nsga2, seeded": optuna("nsga2", True),
-    "optuna tpe, unseeded": optuna("tpe", False),
-    "optuna tpe, seeded": optuna("tpe", True),
+    "nsga2_unseeded": optuna("nsga2", False),
+    "nsga2_seeded": optuna("nsga2", True),
+    "tpe_unseeded": optuna("tpe", False),
+    "tpe_seeded": optuna("tpe", True),
     "annealing": annealing,
     "random": random_search,
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shapes", type=int, default=16)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--trials", type=int, default=1000)
-    args = parser.parse_args()
-    space = load_space(SPACE)
-    outer = shortlist(space, search_exact(space, top=1).screened, args.shapes)
+def run(shapes: int, seeds: int, trials: int, values: int = 0) -> dict[str, Any]:
+    """Median simulations of every method over the seeds, and how many seeds got there."""
+    space = narrowed(load_space(PANGU_718B), values)
+    outer = shortlist(space, search_exact(space, top=1).screened, shapes)
     started = time.process_time()
     known = enumerate_all(outer)
     best = min(judged.step_s for judged in known.values() if judged.feasible)
-    rows = {"best-estimate-first": {"median": best_estimate_first(outer, known, NEAR * best), "reached": args.seeds}}
+    medians = {"best_estimate_first": float(best_estimate_first(outer, known, NEAR * best))}
+    reached = {"best_estimate_first": seeds}
     for name, method in METHODS.items():
         counts = [
-            simulations_until(method(Judge(outer, library=known), args.trials, seed), NEAR * best)
-            for seed in range(args.seeds)
+            simulations_until(method(Judge(outer, library=known), trials, seed), NEAR * best) for seed in range(seeds)
         ]
-        rows[name] = {"median": statistics.median(counts), "reached": sum(np.isfinite(counts).tolist())}
-    print(json.dumps({
-        "benchmark": "study", "shapes": args.shapes, "points": int(np.prod(outer.sizes)), "plans": len(known),
-        "feasible": sum(judged.feasible for judged in known.values()), "optimum_s": best, "seeds": args.seeds,
-        "trials": args.trials, "seconds": time.process_time() - started, "simulations_until_1_percent": rows,
-    }))  # fmt: skip
+        medians[name] = statistics.median(counts)
+        reached[name] = sum(np.isfinite(counts).tolist())
+    work = {
+        "shapes": len(outer.shapes), "points": int(np.prod(outer.sizes)), "plans": len(known), "optimum_s": best,
+        "feasible": sum(judged.feasible for judged in known.values()), "seeds": seeds, "trials": trials,
+        "simulations": {name: count if np.isfinite(count) else None for name, count in medians.items()},
+        "reached": reached,
+    }  # fmt: skip
+    first = medians["best_estimate_first"]
+    ratios = {f"{name}_over_best_estimate_first": n / first for name, n in medians.items() if np.isfinite(n)}
+    return answer("study", work, {"cpu": time.process_time() - started}, ratios, best_estimate_reaches=first < np.inf)
 
 
 if __name__ == "__main__":
-    main()
+    asked = arguments(
+        "Simulations until within 1 % of an enumerated optimum.",
+        shapes=(8, "shapes of the shortlist"),
+        seeds=(5, "seeds of every method"),
+        trials=(600, "trials of a run"),
+    )
+    say(run(**vars(asked)))

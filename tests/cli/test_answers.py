@@ -16,7 +16,7 @@ from autodeploy.formats.document import tool_version
 from autodeploy.search.result import TIME_TERMS
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.model import Model
-from tests.cli.asking import SMALL, edited, ranked, search
+from tests.cli.asking import SMALL, answer, edited, ranked, search
 
 TOP = {"schema_version", "tool_version", "status", "inputs", "search", "run", "plans"}
 SEARCH = {"candidates", "legal", "fits", "simulated", "refused", "gap_frac", "ideal_step_time_s", "seed"}

@@ -9,7 +9,7 @@ from tests.house.source import Source, imports, source_of, sources
 LEAVES = ("units", "errors", "numeric")
 ORDER = (
     *LEAVES, "spec", "catalog", "analysis", "legality", "cost", "schedule", "balance", "search", "rl", "formats",
-    "fidelity", "report", "cli",
+    "fidelity", "sweep", "report", "cli",
 )  # fmt: skip
 APART = {("schedule", "cost"), ("analysis", "catalog")}
 """Pairs that the order would allow: a schedule takes durations, and the catalog holds machines."""
