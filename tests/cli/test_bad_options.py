@@ -138,7 +138,7 @@ ASKED = {
     "fix_of_no_field": (question(fix="xp=3"), ("'xp'", "tp pp vpp")),
     "fix_that_is_no_condition": (question(fix="tp"), ("tp", "FIELD=VALUE")),
     "fix_that_is_not_costed": (question(fix="zero=3"), ("zero", "3", "0 1")),
-    "fix_of_a_layout": (question(fix="layout=Ex"), ("layout", "'x'", "even", "light", "apart")),
+    "fix_of_a_layout": (question(fix="layout=Ex|L"), ("layout", "'x'", "even", "light", "apart")),
     "only": (question(only="tp~2"), ("tp~2", "not a condition")),
     "ban": (question(ban="overlap=most"), ("overlap", "'most'", "none pair")),
     "baseline_that_breaks_a_rule": (question(baseline="tp3"), ("tp=3", "V20", "tp 1 2 4 8")),

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from autodeploy.legality.rules import RULES
 from tests.house.source import FUNCTIONS, Source, source_of, sources
+
+RULE_NAMES = {rule_id.lower() for rule_id in RULES}
 
 
 def public(body: list[ast.stmt], path: str) -> Iterator[tuple[str, ast.AST]]:
@@ -18,10 +21,15 @@ def public(body: list[ast.stmt], path: str) -> Iterator[tuple[str, ast.AST]]:
             yield from public(node.body, f"{path}.{node.name}")
 
 
+def is_a_rule(name: str) -> bool:
+    """A predicate named by its rule, which says in words what it asks."""
+    return name.startswith("autodeploy.legality.") and name.rpartition(".")[2].partition("_")[0] in RULE_NAMES
+
+
 def silent(source: Source) -> list[str]:
     """What has no docstring."""
     every = [(source.module, source.tree), *public(source.tree.body, source.module)]
-    return [name for name, node in every if not (ast.get_docstring(node) or "").strip()]
+    return [name for name, node in every if not (ast.get_docstring(node) or "").strip() and not is_a_rule(name)]
 
 
 def test_everything_public_has_a_docstring() -> None:

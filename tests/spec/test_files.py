@@ -217,7 +217,6 @@ def test_a_faulty_model_is_refused_in_plain_words(case: str) -> None:
 
 NONSENSE = {
     "more_chosen_than_there_are": {"moe": {"experts": 8, "top_k": 20, "expert_width": 14336}},
-    "more_dense_than_layers": {"moe": {"experts": 8, "top_k": 2, "expert_width": 14336, "first_dense": 100}},
     "kv_heads_that_do_not_divide": attention(kv_heads=5),
 }
 

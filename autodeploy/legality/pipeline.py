@@ -1,0 +1,80 @@
+"""Stages, chunks, microbatches and layouts."""
+
+from __future__ import annotations
+
+from autodeploy.legality.question import Question
+from autodeploy.numeric import Num
+from autodeploy.spec.layout import Layout
+from autodeploy.spec.model import Kind
+from autodeploy.spec.plan import Overlap, Plan, PlanLike, Schedule
+
+
+def microbatches(q: Question, p: PlanLike) -> Num:
+    """Per data-parallel rank and step."""
+    return q.job.gbs // (p.mbs * p.dp)
+
+
+def v66(q: Question, p: PlanLike) -> Num:
+    count = microbatches(q, p)
+    return (p.vpp == 1) | ((count >= p.pp) & (count % p.pp == 0))
+
+
+def v71(q: Question, plan: Plan, layout: Layout) -> bool:
+    del q, plan
+    held = slots_with(layout, Kind.MTP)
+    last_chunk = all(slot // layout.pp == layout.vpp - 1 for slot in held)
+    first_stage = any(slot % layout.pp == 0 for slot in held) and layout.pp > 1
+    return len(held) <= 1 and last_chunk and not first_stage
+
+
+def slots_with(layout: Layout, kind: Kind) -> list[int]:
+    """Slots that hold a kind."""
+    return [i for i, slot in enumerate(layout.slots) if slot[kind]]
+
+
+def has_decoder(layout: Layout, slot: int) -> bool:
+    """Whether a slot holds a decoder layer."""
+    return layout.slots[slot][Kind.DENSE] + layout.slots[slot][Kind.SPARSE] > 0
+
+
+def v72(q: Question, p: PlanLike) -> Num:
+    return (p.tp > 0) & (q.mtp == 0 or q.model.learned_positions == 0)
+
+
+def v80(q: Question, p: PlanLike) -> Num:
+    first = q.model.moe.first_dense if q.model.moe else 0
+    return (p.pp == 1) | (first == 0) | (first < q.model.layers // p.pp)
+
+
+def v82(q: Question, p: PlanLike) -> Num:
+    items = q.model.layers + q.mtp
+    return (p.pp * p.vpp <= items) & (q.mtp <= 1)
+
+
+def v85(q: Question, plan: Plan, layout: Layout) -> bool:
+    del q, plan
+    return all(slot == len(layout.slots) - 1 for slot in slots_with(layout, Kind.MTP))
+
+
+def v85b(q: Question, plan: Plan, layout: Layout) -> bool:
+    last = len(layout.slots) - 1
+    inner = all(has_decoder(layout, slot) for slot in range(1, last))
+    return inner and v85(q, plan, layout) and (q.mtp == 0 or has_decoder(layout, last))
+
+
+def v86(q: Question, p: PlanLike) -> Num:
+    return (p.pp == 1) | (microbatches(q, p) >= p.pp)
+
+
+def v94(q: Question, p: PlanLike) -> Num:
+    return (p.overlap != Overlap.PAIR) | (p.vpp == 1) | (q.job.gbs // (p.mbs * p.pp * p.dp) > 1)
+
+
+def p01(q: Question, p: PlanLike) -> Num:
+    del q
+    return (p.vpp == 1) | (p.pp > 1)
+
+
+def p04(q: Question, p: PlanLike) -> Num:
+    del q
+    return (p.schedule == Schedule.INTERLEAVED) == (p.vpp > 1)
