@@ -62,7 +62,8 @@ def load_space(path: Path, gbs: int | None = None, read_model: Callable[[str], M
         try:
             found[key] = read(getattr(asked, key))
         except SpecError as error:
-            faults.extend(error.faults)
+            inside = f"{error.source}: " if error.source else ""
+            faults.extend(replace(fault, path=inside + fault.path) for fault in error.faults)
     if faults:
         raise SpecError(*faults, source=str(path))
     return Space(

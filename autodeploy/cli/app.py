@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from autodeploy.cli.exits import guarded
+from autodeploy.cli.usage import OneMessage, at_least
 
 app = typer.Typer(
+    cls=OneMessage,
     name="autodeploy",
     help="Which parallel plan trains this model on this cluster fastest, does it fit, why, and how sure is that.",
     no_args_is_help=True,
@@ -17,7 +19,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-GbsOption = Annotated[int | None, typer.Option("--gbs", min=1, help="Sequences per step, instead of the file's.")]
+FROM_0: dict[str, Any] = {"callback": at_least(0)}
+FROM_1: dict[str, Any] = {"callback": at_least(1)}
+GbsOption = Annotated[int | None, typer.Option("--gbs", **FROM_1, help="Sequences per step, instead of the file's.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="The answer as JSON on stdout.")]
 
 
@@ -48,8 +52,8 @@ def search(
     model: Annotated[str | None, typer.Option(help="Model of the catalog, model file, or a config.json.")] = None,
     cluster: Annotated[str | None, typer.Option(help="Cluster of the catalog, or a cluster file.")] = None,
     target: Annotated[str | None, typer.Option(help="Framework and version (default generic).")] = None,
-    devices: Annotated[int | None, typer.Option(min=1, help="Devices to train on.")] = None,
-    seq_len: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence.")] = None,
+    devices: Annotated[int | None, typer.Option(**FROM_1, help="Devices to train on.")] = None,
+    seq_len: Annotated[int | None, typer.Option(**FROM_1, help="Tokens per sequence.")] = None,
     gbs: GbsOption = None,
     fix: Annotated[str, typer.Option(help="Hold fields: tp=8,pp=16.")] = "",
     only: Annotated[list[str] | None, typer.Option(help="Keep plans with FIELD=VALUE (repeatable).")] = None,
@@ -57,14 +61,16 @@ def search(
     baseline: Annotated[str | None, typer.Option(metavar="PLAN", help="Rank this plan in the same table.")] = None,
     write_space: Annotated[Path | None, typer.Option(help="Write the space that is searched, commented.")] = None,
     effort: Annotated[str, typer.Option(help="fast, normal or deep.")] = "normal",
-    top: Annotated[int, typer.Option(min=1, help="Plans to rank.")] = 20,
+    top: Annotated[int, typer.Option(**FROM_1, help="Plans to rank.")] = 20,
     out: Annotated[Path | None, typer.Option(help="Keep the answer as a plan document (JSON).")] = None,
     engine: Annotated[str, typer.Option(help="auto, exact or optuna.")] = "auto",
-    trials: Annotated[int | None, typer.Option(min=1, help="Trials of the optuna engine.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes of the optuna engine; the answer is the same.")] = 1,
+    trials: Annotated[int | None, typer.Option(**FROM_1, help="Trials of the optuna engine.")] = None,
+    workers: Annotated[int, typer.Option(**FROM_1, help="Processes of the optuna engine; the answer is the same.")] = 1,
     storage: Annotated[str | None, typer.Option(help="Keep a study: a journal file or a database URL.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of a study.")] = 0,
-    timeout: Annotated[float | None, typer.Option(min=0.0, help="Seconds after which to stop; states the gap.")] = None,
+    seed: Annotated[int, typer.Option(**FROM_0, help="Seed of a study.")] = 0,
+    timeout: Annotated[
+        float | None, typer.Option(**FROM_0, help="Seconds after which to stop; states the gap.")
+    ] = None,
     json: JsonOption = False,
 ) -> int:
     """Rank the parallel plans of a space, or of a model on a cluster."""
@@ -116,7 +122,7 @@ def export(
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="SWEEP", help="Sweep file with a [matrix] table.")],
     out: Annotated[Path, typer.Option(help="JSON Lines, one a cell; resumed if it is there.")],
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; the lines are the same.")] = None,
+    workers: Annotated[int | None, typer.Option(**FROM_1, help="Processes; the lines are the same.")] = None,
 ) -> int:
     """Search every cell of a matrix of models, clusters, sizes and batches."""
     from autodeploy.cli.sweep import run

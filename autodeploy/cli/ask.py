@@ -81,7 +81,12 @@ def _from_words(asked: Asked) -> Space:
         try:
             found[key] = read(names[key])
         except SpecError as error:
-            faults += [Fault(path=f"{_flag(key)} {f.path}", problem=f.problem, allowed=f.allowed) for f in error.faults]
+            place = f"{_flag(key)} {error.source}".strip()
+            named = [f.path if f.path == key else "" for f in error.faults]
+            faults += [
+                Fault(path=place if name else f"{place}: {f.path}".rstrip(": "), problem=f.problem, allowed=f.allowed)
+                for name, f in zip(named, error.faults, strict=True)
+            ]
     if faults:
         raise SpecError(*faults)
     return _space(asked, found, names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from typing import ParamSpec
@@ -17,7 +18,8 @@ P = ParamSpec("P")
 
 def say(text: str) -> None:
     """A line for the user that is no part of the answer."""
-    print(text, file=sys.stderr)
+    if sys.stderr is not None:
+        print(text, file=sys.stderr)
 
 
 def guarded(command: Callable[P, int]) -> Callable[P, None]:
@@ -33,9 +35,22 @@ def guarded(command: Callable[P, int]) -> Callable[P, None]:
         except NoFeasiblePlan as error:
             say(f"nothing fits: {error}")
             code = NOTHING_FITS
+        except BrokenPipeError:
+            _close_stdout()  # the reader has seen enough
+            code = DONE
+        except OSError as error:
+            say(f"error: cannot write the answer: {error.strerror or error}")
+            _close_stdout()
+            code = BAD_INPUT
         except KeyboardInterrupt:
             say("interrupted before there was anything to keep")
             code = INTERRUPTED
         raise typer.Exit(code)
 
     return run
+
+
+def _close_stdout() -> None:
+    """Nothing more can be written there, also not when the interpreter ends."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,7 +11,7 @@ from autodeploy.cli.ask import space_from_file
 from autodeploy.cli.exits import DONE, NOTHING_FITS, say
 from autodeploy.cli.plans import names_a_file, plan_from_file
 from autodeploy.errors import spec_error
-from autodeploy.formats.document import search_document, to_json
+from autodeploy.formats.document import outside, search_document, to_json
 from autodeploy.formats.short import read_short
 from autodeploy.report.explain import Place, explanation, explanation_facts
 from autodeploy.report.tables import console
@@ -58,7 +58,8 @@ def _subject(argument: str, space_file: Path | None, gbs: int | None) -> Subject
             raise spec_error("--space/--gbs", "not with a plan file, which holds its own space", "neither")
         found = plan_from_file(argument)
         data = found.document
-        place = Place(rank=found.rank, status=data.get("status", ""), search=data.get("search", {}))
+        stands = data["plans"][found.rank - 1].get("rank")
+        place = Place(rank=stands, status=data.get("status", ""), search=data.get("search", {}))
         return Subject(space=found.space, plan=found.plan, chosen={}, rivals=found.best, place=place)
     given = read_short(argument)
     if space_file is None:
@@ -75,7 +76,9 @@ def _place(subject: Subject, result: PlanResult) -> tuple[Place, PlanResult | No
         outcome = search_exact(subject.space, top=2, reach_s=result.step_time_s)
         rivals = tuple(outcome.screened.plans.row(int(row)) for row in outcome.rows[:2])
         faster = int((outcome.step_s < result.step_time_s).sum())
-        place = Place(rank=1 + faster if result.fits else None, status=outcome.status, search=outcome.facts())
+        beyond = outside(subject.space, subject.plan)
+        rank = 1 + faster if result.fits and not beyond else None
+        place = Place(rank=rank, outside=beyond, status=outcome.status, search=outcome.facts())
     others = (evaluate(subject.space, plan) for plan in rivals)
     return place, next((each for each in others if each.plan_id != result.plan_id), None)
 

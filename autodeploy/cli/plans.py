@@ -36,7 +36,7 @@ def names_a_file(argument: str) -> bool:
 def plan_from_file(argument: str) -> FilePlan:
     """The plan of FILE (its first) or FILE#RANK, legal in the document's own space."""
     name, _, rank = argument.partition("#")
-    if rank and not rank.isdigit():
+    if rank and not (rank.isascii() and rank.isdigit()):
         raise spec_error("PLAN", f"rank {rank!r} is not a whole number", "FILE#1, FILE#2, ...")
     data = read_document(Path(name))
     space = document_space(data, name)

@@ -67,7 +67,8 @@ def run_search(asked: Asked, options: Options) -> int:
     if options.as_json:
         sys.stdout.write(to_json(document))
     else:
-        console().print(search_report(answer, baseline))
+        screen = console()
+        screen.print(search_report(answer, baseline, screen.width))
     return _exit_code(answer)
 
 
@@ -76,8 +77,13 @@ def _request(asked: Asked, options: Options) -> Request:
     if options.engine not in ENGINES:
         raise spec_error("--engine", f"unknown {options.engine!r}", " ".join(ENGINES))
     for flag, path in (("--out", options.out), ("--write-space", options.write_space)):
-        if path is not None:
-            check_writable(path, flag)
+        if path is None:
+            continue
+        if asked.space_file is not None and path.resolve() == asked.space_file.resolve():
+            raise spec_error(flag, f"{path} is the space file", "another file")
+        check_writable(path, flag)
+    if options.out is not None and options.out == options.write_space:
+        raise spec_error("--write-space", f"{options.out} is also --out", "another file")
     return Request(
         engine=options.engine,
         top=options.top,
@@ -107,7 +113,8 @@ def _with_progress(space: Space, request: Request) -> tuple[Answer, float]:
     else:
         answer = search(space, request, lambda progress: _show(None, keep(progress), started))
     last.stage, last.gap_frac, wall_s = "done", answer.gap_frac, time.monotonic() - started
-    say(progress_line(last, wall_s))
+    if answer.legal:
+        say(progress_line(last, wall_s))
     return answer, wall_s
 
 

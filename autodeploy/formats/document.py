@@ -18,23 +18,18 @@ from autodeploy.search.enumerate import field_values
 from autodeploy.search.result import PlanResult, StageResult
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.files import parse, read_mapping
-from autodeploy.spec.job import Job
 from autodeploy.spec.model import Model
 from autodeploy.spec.plan import (
     DISPATCH_WORDS,
     OVERLAP_WORDS,
     SCHEDULE_WORDS,
-    Dispatch,
-    Overlap,
     Plan,
-    Schedule,
 )  # fmt: skip
-from autodeploy.spec.space import PlanValues, Space
+from autodeploy.spec.space import Space, SpaceFile
 from autodeploy.spec.target import Target
 
 SCHEMA_VERSION = "1.0"
 ENUM_WORDS = {"schedule": SCHEDULE_WORDS, "overlap": OVERLAP_WORDS, "dispatch": DISPATCH_WORDS}
-ENUMS = {"schedule": Schedule, "overlap": Overlap, "dispatch": Dispatch}
 
 
 def tool_version() -> str:
@@ -50,9 +45,14 @@ def varying(space: Space) -> tuple[str, ...]:
 
 
 def plan_short(space: Space, plan: Plan) -> str:
-    """The short form of a plan of a space: read back within it, it names the same plan."""
-    own = () if plan.layout in space.plan.layout else ("layout",)
-    return short_form(plan, (*varying(space), *own))
+    """The short form of a plan of a space, with what its space does not list: read back, it names the same plan."""
+    return short_form(plan, (*varying(space), *outside(space, plan)))
+
+
+def outside(space: Space, plan: Plan) -> tuple[str, ...]:
+    """Fields of a plan whose value its space does not list."""
+    listed = {"sp": (plan.tp > 1,)} | field_values(space)
+    return tuple(name for name, values in listed.items() if getattr(plan, name) not in values)
 
 
 def inputs_document(space: Space) -> dict[str, Any]:
@@ -136,9 +136,11 @@ def to_json(document: Mapping[str, Any]) -> str:
 
 def check_writable(path: Path, flag: str = "--out") -> None:
     """Raises `SpecError` before any work is done for an answer that could not be kept."""
-    folder = path.parent if str(path.parent) else Path()
+    folder = path.parent
     if path.is_dir():
         raise spec_error(flag, f"{path} is a folder", "a file")
+    if path.exists() and not path.is_file():
+        raise spec_error(flag, f"{path} is a device or a pipe", "a file")
     if not folder.is_dir():
         raise spec_error(flag, f"the folder {folder} does not exist", "a file in a folder that does")
     if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
@@ -146,22 +148,32 @@ def check_writable(path: Path, flag: str = "--out") -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write whole or not at all: to a temporary file beside it, then renamed."""
+    """Write whole or not at all: to a temporary file beside it, then renamed. Links are followed, modes kept."""
+    path = path.resolve()
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
+        Path(name).chmod(path.stat().st_mode if path.exists() else 0o666 & ~_umask())
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
 
 
+def _umask() -> int:
+    """What the process takes from the mode of new files; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 def read_document(path: Path) -> dict[str, Any]:
     """A plan document. Raises `SpecError` if it is none, is cut off, or is of a newer schema."""
     data = read_mapping(path)
     written = data.get("schema_version")
-    if not isinstance(written, str) or not isinstance(data.get("plans"), list):
+    whole = isinstance(data.get("plans"), list) and isinstance(data.get("search", {}), dict)
+    if not isinstance(written, str) or not whole:
         raise spec_error("schema_version", "not a plan document of autodeploy", source=str(path))
     if written.split(".")[0] != SCHEMA_VERSION.split(".", maxsplit=1)[0]:
         known = f"{SCHEMA_VERSION.split('.', maxsplit=1)[0]}.x"
@@ -173,20 +185,24 @@ def document_space(data: Mapping[str, Any], source: str) -> Space:
     """The space that a document was made from."""
     try:
         inputs = data["inputs"]
-        return Space(
-            name=inputs["space"],
-            model=parse(Model, inputs["model"], source),
-            cluster=parse(Cluster, inputs["cluster"], source),
-            target=parse(Target, inputs["target"], source),
-            devices=inputs["devices"],
-            job=parse(Job, inputs["job"], source),
-            plan=parse(PlanValues, inputs["plan"], source),
-            only=tuple(inputs.get("only", ())),
-            ban=tuple(inputs.get("ban", ())),
-            inputs=inputs["names"],
-        )
-    except (KeyError, TypeError) as error:
+        parts = {name: inputs[name] for name in ("model", "cluster", "target")}
+        asked = {name: inputs[name] for name in ("devices", "job", "plan")} | dict(inputs["names"])
+        asked |= {"name": inputs["space"]} | {name: inputs[name] for name in ("only", "ban") if name in inputs}
+    except (KeyError, TypeError, ValueError) as error:
         raise spec_error("inputs", f"incomplete: {error}", source=source) from error
+    head = parse(SpaceFile, asked, f"{source}: inputs")
+    return Space(
+        name=head.name,
+        model=parse(Model, parts["model"], f"{source}: inputs.model"),
+        cluster=parse(Cluster, parts["cluster"], f"{source}: inputs.cluster"),
+        target=parse(Target, parts["target"], f"{source}: inputs.target"),
+        devices=head.devices,
+        job=head.job,
+        plan=head.plan,
+        only=head.only,
+        ban=head.ban,
+        inputs=inputs["names"],
+    )
 
 
 def document_plan(data: Mapping[str, Any], rank: int, source: str) -> Plan:
@@ -197,7 +213,7 @@ def document_plan(data: Mapping[str, Any], rank: int, source: str) -> Plan:
         raise spec_error("plan", f"no rank {rank}", allowed, source=source)
     try:
         fields = dict(plans[rank - 1]["plan"])
-        codes = {name: ENUMS[name](ENUM_WORDS[name].index(fields[name])) for name in ENUM_WORDS}
-        return Plan(**(fields | codes))
+        codes = {name: ENUM_WORDS[name].index(fields[name]) for name in ENUM_WORDS}
     except (KeyError, TypeError, ValueError) as error:
         raise spec_error(f"plans[{rank - 1}].plan", f"not a plan: {error}", source=source) from error
+    return parse(Plan, fields | codes, f"{source}: plans[{rank - 1}].plan")

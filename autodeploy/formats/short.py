@@ -39,7 +39,7 @@ WORDS: dict[str, tuple[str, Any]] = {
     DISPATCH_WORDS[1]: ("dispatch", Dispatch.HIER),
 } | {rule: ("layout", rule) for rule in ("auto", *LAYOUT_RULES)}  # fmt: skip
 PREFIXES = {"rc:": "recompute", "layout:": "layout"}
-_NUMBER = re.compile(r"([a-z]+)(-?\d+)")
+_NUMBER = re.compile(r"([a-z]+)(-?[0-9]+)")
 
 
 def short_form(plan: Plan, varying: Sequence[str]) -> str:

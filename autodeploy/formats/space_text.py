@@ -19,7 +19,7 @@ COMMENTS = {
     "overlap": "none | pair: merged forward and backward passes hide each other's all-to-all",
     "dispatch": "flat | hier: one all-to-all, or all-gather across nodes and all-to-all inside",
     "zero": "0 | 1: optimizer state whole, or sharded over data parallelism",
-    "layout": "auto | even | light | apart, or a layout string",
+    "layout": "auto | even | light | apart | late, or a layout string",
     "recompute": "none | fit | full, or modules joined by +",
 }
 

@@ -7,6 +7,9 @@ from autodeploy.numeric import Num, where
 from autodeploy.spec.model import GQA, Kind, Model, decoder_kinds
 from autodeploy.spec.plan import PlanLike
 
+MOST_PASSES = 2_000_000
+"""Forward passes of chunks in a step, over all stages, that are simulated."""
+
 
 def v01(q: Question, p: PlanLike) -> Num:
     return q.devices % (p.tp * p.pp * p.cp) == 0
@@ -64,6 +67,10 @@ def v90(q: Question, p: PlanLike) -> Num:
 def n01(q: Question, p: PlanLike) -> Num:
     whole = q.devices % q.cluster.node.size == 0 or q.devices < q.cluster.node.size
     return (p.tp > 0) & whole
+
+
+def n02(q: Question, p: PlanLike) -> Num:
+    return q.job.gbs / (p.mbs * p.dp) * p.pp * p.vpp <= MOST_PASSES
 
 
 def p05(q: Question, p: PlanLike) -> Num:

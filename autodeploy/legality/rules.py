@@ -94,6 +94,7 @@ _ROWS: tuple[tuple[str, str, str, Predicate | None], ...] = (
     ("T01", "this version does not merge passes: overlap must be none", "the target's own description", experts.t01),
     ("T02", "this version has no hierarchical dispatch", "the target's own description", experts.t02),
     ("N01", "devices must be whole nodes, or less than one", "arithmetic", mesh.n01),
+    ("N02", f"a step of more than {mesh.MOST_PASSES:,} chunk passes is not simulated", "arithmetic", mesh.n02),
     ("L01", "no layout leaves every slot a layer, or its embedding, MTP or head", "arithmetic", None),
     ("P01", "interleaving (vpp > 1) needs pp > 1", "arithmetic", pipeline.p01),
     ("P02", "overlap = pair hides expert all-to-all: it needs ep > 1", "arithmetic", experts.p02),

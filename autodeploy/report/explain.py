@@ -33,14 +33,18 @@ def evidence_text(space: Space, term: Term) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where a plan stands in a search: its rank among the plans that fit, None if it does not."""
+    """Where a plan stands in a search: its rank among the plans that fit, None if it is none of them."""
 
     rank: int | None
+    outside: tuple[str, ...] = ()
+    """Fields with values that the space does not list."""
     status: str
     search: Mapping[str, Any]
 
     def text(self) -> str:
         """`rank 12 of 22,979 that fit`."""
+        if self.outside:
+            return f"not ranked: the space does not list its {' and '.join(self.outside)}"
         if self.rank is None:
             return "not ranked: it does not fit"
         fits = self.search.get("fits")
@@ -137,10 +141,10 @@ def _stage_table(result: PlanResult) -> Table:
     """The first of each group of equal stages: it holds most live microbatches."""
     table = Table(title="Stages (of equal neighbours the first, which is the fullest)", title_justify="left")
     for name in ("stages", "layers by chunk", "recompute"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     names = [term.name for term in MEMORY]
     for name in ("busy", "waiting", "after", "peak GiB", *names):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for label, stage in stage_groups(result):
         waiting = stage.finish_s - stage.busy_s
         table.add_row(

@@ -9,19 +9,21 @@ from rich.table import Table
 from rich.text import Text
 
 from autodeploy.analysis.ops import MODULE_WORDS
-from autodeploy.formats.document import varying
-from autodeploy.formats.short import short_form
+from autodeploy.formats.document import plan_short
 from autodeploy.report.explain import difference_table
 from autodeploy.search.elsewhere import refusals_elsewhere
 from autodeploy.search.engine import Answer
 from autodeploy.search.enumerate import describe
 from autodeploy.search.exact import Progress
 from autodeploy.search.result import PlanResult
+from autodeploy.spec.plan import LAYOUT_RULES
 from autodeploy.spec.space import Space
 from autodeploy.units import TERA, format_seconds, gib
 
 WIDE = 200
 """Columns where the output is no terminal."""
+NARROW = 130
+"""Below so many columns the table leaves the remarks away."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -42,8 +44,11 @@ def recompute_text(result: PlanResult) -> str:
     return f"to {furthest}{where}"
 
 
-def ranked_table(space: Space, results: Sequence[PlanResult], baseline: PlanResult | None = None) -> Table:
-    """Rank, plan and the figures that decide between plans; a baseline stands last, with its factor to the best."""
+def ranked_table(
+    space: Space, results: Sequence[PlanResult], baseline: PlanResult | None = None, width: int = WIDE
+) -> Table:
+    """Rank, plan and the figures that decide between plans; a baseline stands last. A narrow table keeps the figures
+    and leaves the explanations to `explain`."""
     title = (
         f"{space.model.title} on {space.devices} x {space.cluster.device.name}, {space.job.gbs} sequences of "
         f"{space.job.seq_len} tokens a step"
@@ -51,34 +56,43 @@ def ranked_table(space: Space, results: Sequence[PlanResult], baseline: PlanResu
     table = Table(title=title, title_justify="left")
     rows = [(str(rank), result) for rank, result in enumerate(results, 1)]
     rows += [("yours", baseline)] if baseline is not None else []
-    plans = [short_form(result.plan, varying(space)) for _, result in rows]
-    table.add_column("#", justify="right")
-    table.add_column("plan", overflow="fold", min_width=max(map(len, plans)))
-    table.add_column("layout")
-    peak_tf = space.cluster.device.peak_flop_per_s / TERA
-    usable = gib(space.cluster.device.usable_bytes)
-    for name in ("tok/s/dev", "step", f"MFU, {peak_tf:g} TF", f"GiB of {usable:.1f}", "bubble", "exposed comm"):
-        table.add_column(name, justify="right")
-    for name in ("recompute", "limited by"):
+    wide = width >= NARROW
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("plan", overflow="fold")
+    for name in _figure_names(space):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in REMARKS if wide else ():
         table.add_column(name)
-    for (rank, result), plan in zip(rows, plans, strict=True):
-        table.add_row(rank, plan, *_cells(result), end_section=rank == str(len(results)))
+    for rank, result in rows:
+        cells = (*_figures(result), *(_remarks(result) if wide else ()))
+        table.add_row(rank, plan_short(space, result.plan), *cells, end_section=rank == str(len(results)))
     return table
 
 
-def _cells(result: PlanResult) -> tuple[str, ...]:
-    exposed = result.exposed_communication_s / result.step_time_s
+REMARKS = ("exposed comm", "layout", "recompute", "limited by")
+
+
+def _figure_names(space: Space) -> tuple[str, ...]:
+    peak_tf = space.cluster.device.peak_flop_per_s / TERA
+    usable = gib(space.cluster.device.usable_bytes)
+    return ("tok/s/dev", "step", f"MFU, {peak_tf:g} TF", f"GiB of {usable:.1f}", "bubble")
+
+
+def _figures(result: PlanResult) -> tuple[str, ...]:
     return (
-        result.arrangement.layout_rule,
         f"{result.tokens_per_s_per_device:.1f}",
         format_seconds(result.step_time_s),
         f"{result.mfu_frac:.1%}",
         f"{gib(result.peak_memory_bytes):.1f}",
         f"{result.bubble_frac:.1%}",
-        f"{exposed:.1%}",
-        recompute_text(result),
-        result.limited_by,
     )
+
+
+def _remarks(result: PlanResult) -> tuple[str, ...]:
+    exposed = result.exposed_communication_s / result.step_time_s
+    rule = result.arrangement.layout_rule
+    layout = rule if rule in LAYOUT_RULES else "cut"
+    return (f"{exposed:.1%}", layout, recompute_text(result), result.limited_by)
 
 
 def refusals(refused: Mapping[str, int], not_fitting: int) -> Table:
@@ -112,10 +126,10 @@ def verdict(answer: Answer) -> str:
     return f"{answer.status}: {near} ({simulated:,} simulated)"
 
 
-def search_report(answer: Answer, baseline: PlanResult | None = None) -> Group:
+def search_report(answer: Answer, baseline: PlanResult | None = None, width: int = WIDE) -> Group:
     """Everything that `search` prints."""
     facts, results, space = answer.facts(), answer.results, answer.space
-    parts: list[RenderableType] = [ranked_table(space, results, baseline)] if results else []
+    parts: list[RenderableType] = [ranked_table(space, results, baseline, width)] if results else []
     parts.append(Text(verdict(answer), style="bold"))
     if baseline is not None and results:
         parts.append(difference_table(space, baseline, results[0]))

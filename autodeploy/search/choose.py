@@ -13,7 +13,7 @@ from autodeploy.legality.rules import RULES
 from autodeploy.search.enumerate import broken_rules, describe, enumerate_plans, field_values, rules_to_blame
 from autodeploy.search.exact import search_exact
 from autodeploy.spec.conditions import Condition
-from autodeploy.spec.plan import CODES, DISPATCH_WORDS, OVERLAP_WORDS, PLAN_FIELDS, Plan
+from autodeploy.spec.plan import CODES, DEGREES, DISPATCH_WORDS, OVERLAP_WORDS, PLAN_FIELDS, SCHEDULE_WORDS, Plan
 from autodeploy.spec.space import Space, with_values
 
 LISTED = (
@@ -51,7 +51,9 @@ def restricted(space: Space, given: Mapping[str, Any]) -> Space:
         held["dispatch"] = (DISPATCH_WORDS[int(given["dispatch"])],)
     if held.get("zero", (1,))[0] not in (0, 1):
         raise spec_error("zero", f"{given['zero']} is not costed yet", "0 1")
-    return with_values(space, **held)
+    derived = [f"dp={given['dp']}"] if "dp" in given else []
+    derived += [f"schedule={SCHEDULE_WORDS[int(given['schedule'])]}"] if "schedule" in given else []
+    return replace(with_values(space, **held), only=(*space.only, *derived))
 
 
 def hold(space: Space, held: Sequence[Condition]) -> Space:
@@ -59,6 +61,13 @@ def hold(space: Space, held: Sequence[Condition]) -> Space:
     free = [condition for condition in held if condition.sign != "="]
     if free:
         raise spec_error("--fix", f"{free[0].text!r} holds no single value", "FIELD=VALUE,...; or --only, --ban")
+    names = [condition.field for condition in held]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise spec_error("--fix", f"holds {twice[0]} twice", "one value of a field")
+    few = [c.text for c in held if c.field in DEGREES and c.value == 0]
+    if few:
+        raise spec_error("--fix", f"{few[0]!r} is no degree", "1 or more")
     derived = tuple(condition.text for condition in held if condition.field not in LISTED)
     values = {condition.field: condition.value for condition in held if condition.field in LISTED}
     coded = {name: CODES[name](value) if name in CODES else value for name, value in values.items()}
@@ -132,5 +141,9 @@ def _nearby(space: Space, given: Mapping[str, Any]) -> str:
 def check_plan(space: Space, plan: Plan) -> None:
     """Raises `SpecError` naming every rule that a plan breaks in a space."""
     faults = [Fault(path="plan", problem=f"breaks {rule}") for rule in broken_rules(space, plan)]
+    used = plan.tp * plan.pp * plan.cp * plan.dp
+    if used != space.devices:
+        problem = f"tp x pp x cp x dp = {used}, but there are {space.devices} devices (rule V01)"
+        faults.append(Fault(path="plan.dp", problem=problem))
     if faults:
         raise SpecError(*faults, source=space.name)

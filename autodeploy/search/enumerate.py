@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isqrt
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from autodeploy.legality.rules import LAYOUT_FIELDS, RULES
 from autodeploy.search.layouts import layouts_of, question_of, rules_of
 from autodeploy.spec.conditions import parse_condition
 from autodeploy.spec.layout import expand
+from autodeploy.spec.model import GQA
 from autodeploy.spec.plan import (
     DISPATCH_WORDS,
     LAYOUT_RULES,
@@ -40,7 +42,8 @@ class Enumeration:
 
 def divisors(number: int) -> tuple[int, ...]:
     """All divisors, upwards."""
-    return tuple(i for i in range(1, number + 1) if number % i == 0)
+    small = [i for i in range(1, isqrt(number) + 1) if number % i == 0]
+    return tuple(sorted({*small, *(number // i for i in small)}))
 
 
 def field_values(space: Space) -> dict[str, tuple]:
@@ -67,7 +70,7 @@ def field_values(space: Space) -> dict[str, tuple]:
 
 def check_space(space: Space) -> None:
     """Faults that hold for every plan of a space: raises one `SpecError` with all of them."""
-    faults = [*_word_faults(space), *_device_faults(space)]
+    faults = [*_word_faults(space), *_device_faults(space), *_model_faults(space)]
     faults += [
         Fault(path=f"plan.{name}", problem="lists no value")
         for name, values in field_values(space).items()
@@ -103,6 +106,20 @@ def _word_faults(space: Space) -> list[Fault]:
         except SpecError as error:
             allowed = "auto " + " ".join(LAYOUT_RULES) + ", or a layout string such as Et*3|(tt|)*29m|L"
             faults += [Fault(path="plan.layout", problem=f.problem, allowed=allowed) for f in error.faults]
+    return faults
+
+
+def _model_faults(space: Space) -> list[Fault]:
+    """Shapes that no model can have, and what cannot be costed yet."""
+    attention, moe, faults = space.model.attention, space.model.moe, []
+    if isinstance(attention, GQA) and attention.heads % attention.kv_heads:
+        problem = f"{attention.kv_heads} does not divide {attention.heads} heads"
+        faults.append(Fault(path="model.attention.kv_heads", problem=problem))
+    if moe is not None and moe.top_k > moe.experts:
+        faults.append(Fault(path="model.moe.top_k", problem=f"{moe.top_k} of {moe.experts} experts"))
+    if space.plan.cp != (1,):
+        problem = f"context parallelism is not costed yet: {space.plan.cp!r}"
+        faults.append(Fault(path="plan.cp", problem=problem, allowed="1"))
     return faults
 
 

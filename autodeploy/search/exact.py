@@ -132,8 +132,6 @@ def search_plans(
     gap = ranking.gap_frac()
     if not fitting:
         status = "infeasible"
-    elif status == "timeout" and gap == 0.0:
-        status = "optimal"
     return Outcome(
         space=space, enumeration=found, screened=screened, status=status, rows=rows, step_s=steps,
         simulated=ranking.simulated, gap_frac=gap, refused=found.refused, not_fitting=len(found.legal) - fitting,

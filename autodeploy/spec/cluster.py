@@ -34,6 +34,11 @@ class Device:
     issue_s: Positive
     """Host time to launch one kernel: a floor under every layer."""
 
+    def __post_init__(self) -> None:
+        """Refuse a device that its context fills."""
+        if self.context_bytes >= self.hbm_bytes:
+            raise ValueError("the context takes all of the memory")
+
     @property
     def usable_bytes(self) -> float:
         """Device memory that the job may fill."""
@@ -81,6 +86,11 @@ class Cluster:
     fragmentation_frac: LostFrac
     """Share of the allocated memory lost to the allocator."""
     sources: dict[str, str] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a node of no devices: only the fabric's size is open."""
+        if not self.node.size:
+            raise ValueError("node.size must be at least 1, not 0")
 
     @property
     def inner(self) -> Level:

@@ -16,6 +16,7 @@ from autodeploy.numeric import Num
 from autodeploy.spec.plan import (
     DEGREES,
     DISPATCH_WORDS,
+    LAYOUT_RULES,
     OVERLAP_WORDS,
     PLAN_FIELDS,
     SCHEDULE_WORDS,
@@ -23,6 +24,7 @@ from autodeploy.spec.plan import (
     PlanLike,
     PlanTable,
 )  # fmt: skip
+from autodeploy.spec.target import ALL_MODULES
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "<=": operator.le, ">=": operator.ge, "!=": operator.ne, "=": operator.eq, "<": operator.lt, ">": operator.gt,
@@ -71,6 +73,10 @@ def parse_condition(text: str) -> Condition:
 
 
 def _value(name: str, value: str, text: str) -> int | str:
+    if name == "recompute" and not set(value.split("+")) <= {*ALL_MODULES, "none", "fit"}:
+        raise spec_error(text, f"unknown value {value!r}", "none fit full, or modules joined by +")
+    if name == "layout" and value not in ("auto", *LAYOUT_RULES) and not set(value) & set("|L"):
+        raise spec_error(text, f"unknown value {value!r}", "auto " + " ".join(LAYOUT_RULES) + ", or a layout string")
     if name in TEXTS:
         return value
     if name in CODE_WORDS:
@@ -78,7 +84,7 @@ def _value(name: str, value: str, text: str) -> int | str:
         if value.lower() not in words:
             raise spec_error(text, f"unknown value {value!r}", " ".join(words))
         return words.index(value.lower())
-    if not value.isdigit():
+    if not (value.isascii() and value.isdigit()):
         raise spec_error(text, f"{value!r} is not a whole number", "0, 1, 2, ...")
     return int(value)
 

@@ -23,7 +23,7 @@ from autodeploy.spec.plan import Plan
 from autodeploy.spec.space import PlanValues, SpaceFile
 from autodeploy.spec.sweep import Sweep, Threshold
 from autodeploy.spec.target import Profile, Target
-from autodeploy.units import HUMAN_SUFFIXES, to_si
+from autodeploy.units import HUMAN_SUFFIXES, human_suffix, to_si
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ SCHEMAS |= {"space": SpaceFile, "sweep": Sweep}
 def read_mapping(path: Path) -> dict[str, Any]:
     """The content of a TOML, YAML or JSON file. Raises `SpecError` when it cannot be had."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a UTF-8 text file"
         raise spec_error("", f"cannot read: {reason}", source=str(path)) from error
@@ -60,16 +60,27 @@ def _parse_text(text: str, path: Path) -> Any:
         if suffix in (".yaml", ".yml"):
             from ruamel.yaml import YAML
 
-            return YAML(typ="safe", pure=True).load(text)
+            found = YAML(typ="safe", pure=True).load(text)
+            return json.loads(json.dumps(found, default=str))  # no anchor that holds itself, no key that is no text
     except Exception as error:  # three parsers, three families of errors; all mean the same to the user
-        raise spec_error("", f"not valid {suffix[1:].upper()}: {error}", source=str(path)) from error
+        raise spec_error("", f"not valid {suffix[1:].upper()}: {_reason(error)}", source=str(path)) from error
     raise spec_error("", f"unknown file type {suffix!r}", ".toml .yaml .yml .json", source=str(path))
+
+
+def _reason(error: Exception) -> str:
+    """One line; YAML's own message has several, the last of them about the parser."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return str(error)
+    return f"{getattr(error, 'problem', error)} (at line {mark.line + 1}, column {mark.column + 1})"
 
 
 def parse(cls: type[T], data: Mapping[str, Any], source: str = "") -> T:
     """A spec from named fields; raises one `SpecError` with all faults, each with the path as written."""
     written: dict[tuple[str | int, ...], str] = {}
-    value, faults = _validate(cls, _si(data, (), written), written)
+    twice: list[Fault] = []
+    value, faults = _validate(cls, _si(data, (), written, twice), written)
+    faults = twice + faults
     if faults:
         raise SpecError(*faults, source=source)
     assert value is not None
@@ -91,19 +102,24 @@ def _adapter(cls: type) -> Any:
     return TypeAdapter(cls)
 
 
-def _si(data: Any, path: tuple[str | int, ...], written: dict[tuple[str | int, ...], str]) -> Any:
-    """The same data with SI keys and tuples; `written` remembers how each SI key was spelled."""
+def _si(data: Any, path: tuple[str | int, ...], written: dict[tuple[str | int, ...], str], twice: list[Fault]) -> Any:
+    """The same data with SI keys and tuples; `written` remembers how each SI key was spelled, `twice` which keys
+    were given in two units."""
     if isinstance(data, Mapping):
         out = {}
         for key, value in data.items():
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             si_key, si_value = to_si(key, value) if number else (to_si(key, 0.0)[0], value)
             here = (*path, si_key)
+            if si_key in out:
+                twice.append(
+                    Fault(path=_spell(here, written), problem=f"given again as {key!r}", allowed="one of them")
+                )
             written[here] = key
-            out[si_key] = _si(si_value, here, written)
+            out[si_key] = _si(si_value, here, written, twice)
         return out
     if isinstance(data, (list, tuple)):
-        return tuple(_si(item, (*path, i), written) for i, item in enumerate(data))
+        return tuple(_si(item, (*path, i), written, twice) for i, item in enumerate(data))
     return data
 
 
@@ -114,7 +130,7 @@ def _validate(cls: type[T], data: Any, written: Mapping[Any, str]) -> tuple[T | 
     try:
         value = _adapter(cls).validate_json(json.dumps(data, default=str))
     except ValidationError as error:
-        return None, faults + [_fault(cls, item, written) for item in error.errors(include_url=False)]
+        return None, faults + [_fault(cls, item, written) for item in _meant(error.errors(include_url=False))]
     return value, faults
 
 
@@ -123,7 +139,7 @@ def _choose_attention(cls: type, data: Any, written: Mapping[Any, str]) -> tuple
     if cls is not Model or not isinstance(data, dict) or not isinstance(data.get("attention"), dict):
         return data, []
     attention = data["attention"]
-    form = ATTENTION.get(attention.get("kind", ""))
+    form = ATTENTION.get(str(attention.get("kind", "")))
     if form is None:
         problem = f"unknown {attention.get('kind')!r}" if "kind" in attention else "missing"
         fault = Fault(path="attention.kind", problem=problem, allowed=" ".join(ATTENTION))
@@ -131,8 +147,24 @@ def _choose_attention(cls: type, data: Any, written: Mapping[Any, str]) -> tuple
     deeper = {key[1:]: name for key, name in written.items() if key[0] == "attention" and len(key) > 1}
     _, faults = _validate(form, attention, deeper)
     return data | {"attention": STAND_IN if faults else attention}, [
-        Fault(path=f"attention.{fault.path}", problem=fault.problem, allowed=fault.allowed) for fault in faults
+        Fault(path=f"attention.{fault.path}".rstrip("."), problem=fault.problem, allowed=fault.allowed)
+        for fault in faults
     ]
+
+
+def _meant(errors: list[Any]) -> list[Any]:
+    """Of what a value that is a list or a word breaks, only what it breaks as the one that it is."""
+    places = [_real_path(item["loc"]) for item in errors]
+    words = {place for place, item in zip(places, errors, strict=True) if item["type"] == "literal_error"}
+    out = []
+    for place, item in zip(places, errors, strict=True):
+        both = any(other[: len(place)] == place for i, other in enumerate(places) if errors[i] is not item)
+        is_word = isinstance(item.get("input"), str)
+        as_word = item["type"] == "literal_error" and both and not is_word
+        as_list = item["type"] == "tuple_type" and place in words and is_word
+        if not (as_word or as_list):
+            out.append(item)
+    return out
 
 
 def _fault(cls: type, item: Any, written: Mapping[Any, str]) -> Fault:
@@ -143,10 +175,22 @@ def _fault(cls: type, item: Any, written: Mapping[Any, str]) -> Fault:
         return Fault(path=path, problem="missing")
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         names = _field_names(cls, location[:-1])
-        near = get_close_matches(str(location[-1]), names, n=1)
+        spelled = [spelling for name in names for spelling in with_human_units(name)]
+        near = get_close_matches(str(location[-1]), spelled, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return Fault(path=path, problem=f"unknown key{hint}", allowed=" ".join(names))
-    return Fault(path=path, problem=f"{item['msg'].removeprefix('Value error, ')}, not {value!r}")
+    if kind == "value_error":
+        return Fault(path=path, problem=item["msg"].removeprefix("Value error, "))
+    shown = _as_written(value, written.get(location, ""))
+    return Fault(path=path, problem=f"{item['msg']}, not {shown!r}")
+
+
+def _as_written(value: Any, key: str) -> Any:
+    """A number in the unit of its key again."""
+    suffix = human_suffix(key)
+    if suffix is None or isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    return float(f"{value / HUMAN_SUFFIXES[suffix][1]:.12g}")
 
 
 def _real_path(location: tuple[str | int, ...]) -> tuple[str | int, ...]:

@@ -112,10 +112,12 @@ def _repeat(text: str, at: int, whole: str) -> tuple[int, int]:
     if at >= len(text) or text[at] != "*":
         return 1, at
     end = at + 1
-    while end < len(text) and text[end].isdigit():
+    while end < len(text) and text[end] in "0123456789":
         end += 1
     if end == at + 1:
         raise spec_error("layout", f"'*' without a number in {whole!r}")
+    if end - at > 5:
+        raise spec_error("layout", f"'{text[at:end]}' repeats too often in {whole!r}", "*1 to *9999")
     return int(text[at + 1 : end]), end
 
 

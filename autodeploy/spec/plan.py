@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+
+from autodeploy.spec.checks import Count
 
 
 class Schedule(IntEnum):
@@ -42,20 +44,20 @@ RANK_ORDER = "tp-cp-dp-pp; experts etp-ep-edp-pp"
 class Plan:
     """One parallel plan. Degrees are whole numbers; `layout` and `recompute` are rules, resolved later."""
 
-    tp: int
-    pp: int
-    vpp: int
-    cp: int
-    dp: int
-    ep: int
+    tp: Count
+    pp: Count
+    vpp: Count
+    cp: Count
+    dp: Count
+    ep: Count
     """Size of the expert group over tp x cp x dp (TP-extend-EP is etp = 1 with ep = tp x k)."""
-    etp: int
-    mbs: int
+    etp: Count
+    mbs: Count
     sp: bool
     schedule: Schedule
     overlap: Overlap
     dispatch: Dispatch
-    zero: int
+    zero: Literal[0, 1]
     """0: optimizer state on every rank; 1: sharded over data parallelism (distributed optimizer)."""
     layout: str
     """`auto`, a rule (`even`, `light`, `apart`) or a layout string."""
