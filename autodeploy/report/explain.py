@@ -48,7 +48,7 @@ class Place:
         if self.rank is None:
             return "not ranked: it does not fit"
         fits = self.search.get("fits")
-        return f"rank {self.rank:,}" + (f" of {fits:,} plans that fit" if fits else "")
+        return f"rank {self.rank:,}" + (f" of {fits:,} plans that fit, arranged by rule" if fits else "")
 
 
 def explanation(

@@ -66,12 +66,10 @@ def test_an_unknown_engine_is_refused_with_the_known_ones(small: Path) -> None:
         assert part in said
 
 
-@pytest.mark.xfail(strict=True, reason="an answer may replace the very space file that it answers")
 def test_out_on_the_space_file_itself(small: Path) -> None:
     refused(small.parent, "search", small, "--out", small)
 
 
-@pytest.mark.xfail(strict=True, reason="a pipe is replaced by a plain file, and so would a device be")
 def test_out_does_not_replace_what_is_no_plain_file(small: Path) -> None:
     pipe = small.parent / "pipe"
     os.mkfifo(pipe)
@@ -111,7 +109,6 @@ def test_wrong_usage_says_what_is_wrong_on_stderr(folder: Path, case: str) -> No
     assert contents(folder) == before
 
 
-@pytest.mark.xfail(strict=True, reason="the option's value is not named, and the message stands in a frame")
 @pytest.mark.parametrize("case", OUT_OF_RANGE)
 def test_an_option_out_of_range_is_refused_like_any_other_input(folder: Path, case: str) -> None:
     words, part = USAGE[case]
@@ -174,7 +171,6 @@ UNHELD = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="a crash, a value or a file that wins without a word, a message without a name")
 @pytest.mark.parametrize("case", UNHELD)
 def test_a_question_that_contradicts_itself_is_refused(folder: Path, case: str) -> None:
     said = refused(folder, *UNHELD[case], "--effort", "fast")

@@ -114,7 +114,6 @@ def test_one_mistake_is_one_fault(folder: Path, case: str) -> None:
     assert len(refused(folder, "search", path).splitlines()) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="a degree is a list or a word, and a mistake in it is reported for both")
 @pytest.mark.parametrize("case", ONE_MISTAKE_IN_A_DEGREE)
 def test_one_mistake_in_a_degree_is_one_fault(folder: Path, case: str) -> None:
     path = folder / "space.toml"
@@ -198,7 +197,6 @@ RULE_OF = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="the progress line stands before the message")
 @pytest.mark.parametrize("case", NO_LEGAL_PLAN)
 def test_a_space_without_a_legal_plan_gets_one_message(folder: Path, case: str) -> None:
     path = folder / "space.toml"
@@ -225,7 +223,6 @@ FILES_OF_A_SPACE = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="faults of a model or cluster file are reported as those of the space file")
 @pytest.mark.parametrize("case", FILES_OF_A_SPACE)
 def test_a_mistake_in_a_file_that_the_space_names_is_reported_under_that_file(folder: Path, case: str) -> None:
     name, text, part = FILES_OF_A_SPACE[case]

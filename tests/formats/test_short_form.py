@@ -75,7 +75,6 @@ def test_anything_else_is_refused(text: str) -> None:
     assert len(caught.value.faults) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="digits of any script are taken")
 def test_only_plain_digits_are_numbers() -> None:
     with pytest.raises(SpecError):
         read_short("tp\u0664")

@@ -84,7 +84,7 @@ CASES: list[tuple[str, Model | str, Given, Given]] = [
     ("P04", SPARSE, {"vpp": 2}, {"vpp": 2, "schedule": Schedule.ONE_F_ONE_B}),
     ("P05", SPARSE, {"tp": 2}, {"sp": True}),
 ]
-ABOUT_FACTS = {"V72", "N01"}
+ABOUT_FACTS = {"V72", "N01", "N02"}
 """Rules that no plan can break or mend: the model, the job or the machine does."""
 
 
@@ -113,6 +113,7 @@ def test_a_rule_accepts_and_refuses(rule: str, model: Model | str, good: Given, 
         ("V82", question(TWO_MTP, mtp=False), question(TWO_MTP)),
         ("V101", question(SPARSE, devices=64), question(SPARSE, devices=66)),
         ("N01", question(SPARSE, devices=4), question(SPARSE, devices=12)),
+        ("N02", question(SPARSE, gbs=32_000_000), question(SPARSE, gbs=32_000_016)),
     ],
 )
 def test_a_rule_about_the_model_or_the_machine(rule: str, good: Question, bad: Question) -> None:

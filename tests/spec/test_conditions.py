@@ -52,13 +52,11 @@ def test_what_is_no_condition_is_refused(text: str) -> None:
     assert WRONG[text] in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="isdigit() holds for digits that int() does not read")
 def test_raised_digits_are_no_number() -> None:
     with pytest.raises(SpecError):
         parse_condition("tp=\u00b2")
 
 
-@pytest.mark.xfail(strict=True, reason="a layout or recompute that no plan can have is taken, and bans nothing")
 @pytest.mark.parametrize("text", ["layout=evn", "recompute!=ful"])
 def test_an_unknown_word_is_refused(text: str) -> None:
     with pytest.raises(SpecError):
