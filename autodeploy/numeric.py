@@ -95,15 +95,19 @@ def largest(values: Sequence[Num]) -> Num:
     return result
 
 
-def gather(tree: Any, index: np.ndarray) -> Any:
-    """The same structure (dicts, tuples, dataclasses) with every column replaced by the entries at `index`."""
+def gather(tree: Any, index: np.ndarray, done: dict[int, Any] | None = None) -> Any:
+    """The same structure (dicts, tuples, dataclasses) with every column replaced by the entries at `index`; a column
+    that stands in several places is picked once."""
+    done = {} if done is None else done
     if isinstance(tree, np.ndarray):
-        return tree[index]
+        if id(tree) not in done:
+            done[id(tree)] = tree.take(index)
+        return done[id(tree)]
     if isinstance(tree, dict):
-        return {key: gather(value, index) for key, value in tree.items()}
+        return {key: gather(value, index, done) for key, value in tree.items()}
     if isinstance(tree, tuple):
-        items = [gather(item, index) for item in tree]
+        items = [gather(item, index, done) for item in tree]
         return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
     if is_dataclass(tree) and not isinstance(tree, type):
-        return replace(tree, **{f.name: gather(getattr(tree, f.name), index) for f in fields(tree)})
+        return replace(tree, **{f.name: gather(getattr(tree, f.name), index, done) for f in fields(tree)})
     return tree

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,11 @@ class Ladder:
         """What standing on a rung adds to the backward pass of a layer."""
         if self.index is None:
             return Load(*(column[int(rung)] for column in self.extra[kind]))
-        return Load(*(column[rung, self.index] if is_column(column) else column[0] for column in self.extra[kind]))
+        return Load(*(self._pick(column, rung) for column in self.extra[kind]))
+
+    def _pick(self, column: Any, rung: np.ndarray) -> Num:
+        """Entries (rung, layer) of a table; of numbers, which are the same on every rung, the first."""
+        return column.take(rung * column.shape[1] + self.index) if is_column(column) else column[0]
 
 
 def parse_policy(text: str) -> tuple[Module, ...] | None:

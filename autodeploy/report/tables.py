@@ -20,7 +20,7 @@ from autodeploy.spec.plan import LAYOUT_RULES
 from autodeploy.spec.space import Space
 from autodeploy.units import TERA, format_seconds, gib
 
-WIDE = 200
+WIDE = 220
 """Columns where the output is no terminal."""
 NARROW = 130
 """Below so many columns the table leaves the remarks away."""

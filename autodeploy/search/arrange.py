@@ -88,8 +88,12 @@ def microbatches_of(space: Space, plan: PlanLike) -> Num:
 
 def arrange(space: Space, case: Case, plan: PlanLike, costs: Mapping[Kind, LayerCost], ladder: Ladder) -> Arranged:
     """Memory, recompute, slot loads, tail, bound and screen time of plans that share a case."""
-    common = _common(space, case, plan, costs, ladder)
-    stages = tuple(_stage(common, role) for role in case.layout.roles)
+    return lay_out(common_of(space, case.layout.pp, plan, costs, ladder), case)
+
+
+def lay_out(common: Common, case: Case) -> Arranged:
+    """The same from what does not depend on the layout."""
+    stages = tuple(_stage(common, case, role) for role in case.layout.roles)
     bound = _bound(case, stages, common.microbatches, common.send_s)
     allocated = largest([stage.memory.allocated_bytes for stage in stages])
     return Arranged(
@@ -99,17 +103,16 @@ def arrange(space: Space, case: Case, plan: PlanLike, costs: Mapping[Kind, Layer
         stages=stages,
         bound_s=bound,
         screen_s=bound + _exposed_sends(case, common.microbatches) * common.send_s,
-        peak_bytes=allocated / (1.0 - space.cluster.fragmentation_frac),
+        peak_bytes=allocated / (1.0 - common.space.cluster.fragmentation_frac),
         fits=allocated <= common.limits.capacity_bytes,
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Common:
-    """What all stages of a plan share."""
+class Common:
+    """What all stages of a plan share, on any layout."""
 
     space: Space
-    case: Case
     plan: PlanLike
     costs: Mapping[Kind, LayerCost]
     ladder: Ladder
@@ -119,23 +122,23 @@ class _Common:
     dp: DataParallel
 
 
-def _common(space: Space, case: Case, plan: PlanLike, costs: Mapping[Kind, LayerCost], ladder: Ladder) -> _Common:
+def common_of(space: Space, pp: int, plan: PlanLike, costs: Mapping[Kind, LayerCost], ladder: Ladder) -> Common:
+    """What does not depend on the layout, for plans of one pp."""
     boundary = boundary_bytes(space.model, space.job, plan)
-    return _Common(
+    return Common(
         space=space,
-        case=case,
         plan=plan,
         costs=costs,
         ladder=ladder,
         microbatches=microbatches_of(space, plan),
         send_s=stage_send_s(space.cluster, space.model, space.job, plan),
-        limits=budget(space.machine, space.job, plan, case.layout.pp, boundary),
+        limits=budget(space.machine, space.job, plan, pp, boundary),
         dp=data_parallel(space.machine, plan),
     )
 
 
-def _stage(common: _Common, role: Role) -> StageCost:
-    space, case, costs = common.space, common.case, common.costs
+def _stage(common: Common, case: Case, role: Role) -> StageCost:
+    space, costs = common.space, common.costs
     vocabulary = costs[Kind.EMBEDDING].dense_params
     params = stage_params(space.model, case.layout.pp, role, costs, vocabulary)
     moments = live_layers(case.shape(case.live_microbatches), role, common.microbatches)

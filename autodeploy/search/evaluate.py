@@ -11,7 +11,7 @@ from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.layers import ENGINE_WORDS, LayerCost
 from autodeploy.cost.slots import boundary_bytes
 from autodeploy.errors import spec_error
-from autodeploy.search.arrange import Arranged, StageCost, arrange, stage_work_s_of
+from autodeploy.search.arrange import Arranged, StageCost, common_of, lay_out, stage_work_s_of
 from autodeploy.search.layers import layers_of
 from autodeploy.search.result import TIME_TERMS, PlanResult, StageResult
 from autodeploy.search.screen import cases_of
@@ -39,7 +39,8 @@ def arranged(space: Space, plan: Plan) -> Arranged:
     if not cases:
         raise spec_error("plan", f"no layout for pp {plan.pp} x vpp {plan.vpp} by rule {plan.layout!r} (rule L01)")
     costs, rungs = layers_of(space, plan)
-    return best_arrangement([arrange(space, case, plan, costs, rungs) for case in cases])
+    common = common_of(space, plan.pp, plan, costs, rungs)
+    return best_arrangement([lay_out(common, case) for case in cases])
 
 
 def best_arrangement(options: list[Arranged]) -> Arranged:

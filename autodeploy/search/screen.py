@@ -13,7 +13,7 @@ import numpy as np
 
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.layers import LayerCost
-from autodeploy.search.arrange import Arranged, Case, arrange, case_of, microbatches_of
+from autodeploy.search.arrange import Arranged, Case, arrange, case_of, common_of, lay_out, microbatches_of
 from autodeploy.search.layers import LayerTable, layer_table, layers_of
 from autodeploy.search.layouts import layouts_of
 from autodeploy.spec.model import Kind
@@ -45,11 +45,12 @@ def screen(space: Space, plans: PlanTable) -> Screened:
     layers = layer_table(space, plans)
     out = _Columns(len(plans))
     cases: dict[Case, int] = {}
-    for rows, options in _groups(space, plans):
+    for rows, options in _groups(space, plans, layers.index):
         numbers = [cases.setdefault(option, len(cases)) for option in options]
         for part, view, costs, rungs in _parts(space, plans, rows, options[0], layers):
+            common = common_of(space, options[0].layout.pp, view, costs, rungs)
             for number, option in zip(numbers, options, strict=True):
-                out.keep_better(part, number, arrange(space, option, view, costs, rungs))
+                out.keep_better(part, number, lay_out(common, option))
     return Screened(
         plans=plans, cases=tuple(cases), case=out.case, screen_s=out.screen_s, bound_s=out.bound_s,
         peak_bytes=out.peak_bytes, fits=out.fits, layers=layers,
@@ -94,12 +95,13 @@ class _Columns:
             getattr(self, name)[here] = np.atleast_1d(getattr(found, name))[better]
 
 
-def _groups(space: Space, plans: PlanTable) -> Iterator[tuple[np.ndarray, list[Case]]]:
-    """Rows that share a pipeline shape, with the cases that their layout rule allows."""
+def _groups(space: Space, plans: PlanTable, layer: np.ndarray) -> Iterator[tuple[np.ndarray, list[Case]]]:
+    """Rows that share a pipeline shape, with the cases that their layout rule allows. Rows with the same layer
+    stand together, so that picking their costs walks through memory in order."""
     live = np.where(plans.vpp > 1, np.minimum(microbatches_of(space, plans), 2 * plans.pp), 0)
     keyed = PlanTable(plans.columns | {"mbs": live}, plans.words)
     first, group = distinct(keyed, (*CASE_FIELDS, "mbs"))
-    order = np.argsort(group, kind="stable")
+    order = np.lexsort((layer, group))
     edges = np.searchsorted(group[order], np.arange(len(first) + 1))
     for number, row in enumerate(first):
         plan = plans.row(int(row))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -94,7 +95,7 @@ class PlanTable:
     def __len__(self) -> int:
         return len(self.columns["tp"])
 
-    @property
+    @cached_property
     def edp(self) -> np.ndarray:
         """Data-parallel degree of the routed experts."""
         return np.floor_divide(self.tp * self.cp * self.dp, self.etp * self.ep)
@@ -124,14 +125,22 @@ def table_of(plans: Sequence[Plan]) -> PlanTable:
     return PlanTable(columns, words)
 
 
-def distinct(table: PlanTable, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """(first row of every distinct combination, combination of every row)."""
-    key = np.zeros(len(table))
+def distinct(table: PlanTable, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """(first row of every distinct combination of some columns, combination of every row)."""
+    key = np.zeros(len(table), dtype=np.int64)
     for name in names:
-        values, code = np.unique(table.columns[name], return_inverse=True)
-        key = key * len(values) + code
+        codes, count = _codes(table.columns[name])
+        key = key * count + codes
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     return first, inverse
+
+
+def _codes(column: np.ndarray) -> tuple[np.ndarray, int]:
+    """Whole numbers as places among the distinct ones, and how many those are."""
+    whole = column.astype(np.int64)
+    present = np.bincount(whole) > 0
+    places = np.cumsum(present) - 1
+    return places[whole], max(int(present.sum()), 1)
 
 
 class LayerKey(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tests.formats.test_export_values import arranged, cases, lost, space_on, st
 YAML_TARGETS = tuple(VERSIONS)
 
 
+@cache
 def read(found: Export) -> dict[str, Any]:
     """The keys, as any YAML reader sees them."""
     return YAML(typ="safe", pure=True).load(found.text)
@@ -50,8 +52,8 @@ def layers_of(target: str, result: PlanResult) -> list[list[int]]:
 
 @pytest.mark.parametrize("target", YAML_TARGETS)
 def test_every_key_is_the_plans(target: str) -> None:
-    for space, result in cases(target):
-        plan, found = result.plan, read(export(space, result, target))
+    for space, result, written in cases(target):
+        plan, found = result.plan, read(written)
         parallel = found["parallel_config"]
         assert parallel["data_parallel"] * parallel["model_parallel"] == plan.dp * plan.tp
         assert (parallel["model_parallel"], parallel["pipeline_stage"]) == (plan.tp, plan.pp)
@@ -70,8 +72,8 @@ def test_every_key_is_the_plans(target: str) -> None:
 @pytest.mark.parametrize("target", YAML_TARGETS)
 def test_offsets_restore_the_layers(target: str) -> None:
     """V85: layers of a chunk are the even share, rounded down, plus its offset, and the offsets sum to the rest."""
-    for space, result in cases(target):
-        plan, config = result.plan, read(export(space, result, target))["model"]["model_config"]
+    for space, result, written in cases(target):
+        plan, config = result.plan, read(written)["model"]["model_config"]
         mtp = space.model.mtp_depth if space.job.mtp and target == "mindformers-1.5" else 0
         total, slots = space.model.layers + mtp, plan.pp * plan.vpp
         assert total == sum(map(sum, layers_of(target, result)))
@@ -85,8 +87,7 @@ def test_offsets_restore_the_layers(target: str) -> None:
 
 @pytest.mark.parametrize("target", YAML_TARGETS)
 def test_every_recompute_is_written_or_lost(target: str) -> None:
-    for space, result in cases(target):
-        found = export(space, result, target)
+    for space, result, found in cases(target):
         config, layers = read(found)["recompute_config"], layers_of(target, result)
         whole = grid(config["recompute"], result, layers)
         select = {name: grid(each, result, layers) for name, each in (config["select_recompute"] or {}).items()}

@@ -8,11 +8,13 @@ from functools import cache
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from autodeploy.catalog.lookup import load
 from autodeploy.search.arrange import Arranged, arrange
 from autodeploy.search.enumerate import broken_rules
 from autodeploy.search.layers import layers_of
-from autodeploy.search.outer import Outer, shortlist
+from autodeploy.search.outer import Outer, Point, shortlist
 from autodeploy.search.screen import cases_of, screen
 from autodeploy.search.steps import simulate_steps
 from autodeploy.spec.model import Model
@@ -121,3 +123,9 @@ def outer_of(space: Space, shapes: int) -> Outer:
     """The best shapes of a space, with all that a study may vary."""
     legal = [plan for plan in every_plan(space) if not broken_rules(space, plan)]
     return shortlist(space, screen(space, table_of(legal)), shapes)
+
+
+def some_points(outer: Outer, count: int) -> list[Point]:
+    """Random points of a study, the same every time."""
+    rng = np.random.default_rng(17)
+    return [tuple(int(rng.integers(size)) for size in outer.sizes) for _ in range(count)]

@@ -21,7 +21,7 @@ def ranked(outcome: Outcome) -> list[tuple[Plan, float]]:
     return list(zip(plans, outcome.step_s.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("top", [1, 3, 10, 1000])
+@pytest.mark.parametrize("top", [1, 10, 1000])
 @EVERY_SPACE
 def test_every_rank_is_that_of_brute_force(name: str, top: int) -> None:
     brute = ranking_of(name)
