@@ -175,7 +175,7 @@ def moments_of(role: Role, seed: int) -> Any:
     return tuple(tuple((kind, float(rng.integers(0, 40))) for kind in role.kinds) for _ in range(2))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=st.sampled_from(CASES), share=CAPACITY, seed=st.integers(0, 1000))
 def test_fit_takes_the_lowest_rung_that_fits(case: tuple[str, dict[str, int]], share: float, seed: int) -> None:
     name, plan = case
@@ -189,7 +189,7 @@ def test_fit_takes_the_lowest_rung_that_fits(case: tuple[str, dict[str, int]], s
     assert found.allocated_bytes == pytest.approx(each[int(found.rung)], rel=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(share=CAPACITY, seed=st.integers(0, 1000))
 def test_fit_of_a_column_is_fit_of_each_plan(share: float, seed: int) -> None:
     name = "pangu-ultra-moe-718b"

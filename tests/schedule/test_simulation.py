@@ -21,7 +21,7 @@ from tests.schedule.oracle import Times, columns, equal_times, finish_s, random_
 
 SECONDS = st.floats(0.1, 10.0)
 STAGES = st.integers(1, 8)
-FAST = settings(max_examples=40, deadline=None)
+FAST = settings(max_examples=40)
 
 
 def finished(shape: Shape, *each: Times) -> np.ndarray:
@@ -107,7 +107,7 @@ def period_s(times: Times, pp: int) -> float:
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(pp=st.integers(2, 5), send=st.sampled_from([0.0, 0.1, 1.0, 3.0]), seed=st.integers(0, 2**32 - 1))
 def test_1f1b_settles_into_its_period(pp: int, send: float, seed: int) -> None:
     # maximum cycle mean of the steady state: lcm(1..P) more microbatches cost so many periods

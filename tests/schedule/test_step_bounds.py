@@ -44,7 +44,7 @@ def step_s(shape: Shape, times: Times, tails: list[float]) -> float:
     return float((finished(shape, times)[:, 0] + tails).max())
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     pp=st.integers(1, 6), vpp=st.integers(1, 4), groups=st.integers(1, 4), extra=st.integers(0, 5),
     pair=st.booleans(), send=st.sampled_from([0.0, 0.01, 0.5, 4.0]), tail=st.sampled_from([0.0, 1.0, 50.0]),
@@ -60,7 +60,7 @@ def test_the_bound_is_never_above_the_simulation(
     assert bound_s(shape, times, tails) <= step_s(shape, times, tails) * (1 + 1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     pp=st.integers(1, 6), vpp=st.integers(1, 4), groups=st.integers(1, 4), forward=st.floats(0.1, 10.0),
     backward=st.floats(0.1, 10.0), tail=st.floats(0.0, 5.0),

@@ -49,7 +49,7 @@ def run(ledger: Ledger, settings: Settings | None = None, workers: int = 1, **mo
 
 def ledger_at(url: str | None) -> Ledger:
     """Finished groups at a place."""
-    return Ledger(open_storage(url), LABEL, CONTENT)
+    return Ledger(study.open_storage(url), LABEL, CONTENT)
 
 
 def answer_of(**changed: Any) -> Answer:
@@ -71,8 +71,8 @@ def test_every_trial_is_spent_and_every_group_run() -> None:
 
 
 def test_what_a_study_finds_is_legal_fits_and_can_be_repeated() -> None:
-    answer = answer_of()
-    assert {"|" in result.plan.layout for result in answer.results} >= {True}
+    answer = answer_of(trials=120, top=20)
+    assert any("|" in result.plan.layout for result in answer.results)
     for result in answer.results:
         assert broken_rules(narrow(), result.plan) == []
         assert result.fits
@@ -170,13 +170,28 @@ def test_what_does_not_change_the_answer_does_not_change_the_hash(case: str) -> 
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """An SQLite file with the tables of a storage: making them takes longer than a test."""
     path = tmp_path_factory.mktemp("database") / "empty.db"
-    open_storage(f"sqlite:///{path}")
+    storage: Any = open_storage(f"sqlite:///{path}")
+    storage.remove_session()
+    storage.engine.dispose()
     return path.read_bytes()
 
 
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Every storage that a test opens; they are closed at its end."""
+    found: list[Any] = []
+    monkeypatch.setattr(study, "open_storage", lambda url: found.append(open_storage(url)) or found[-1])
+    yield found
+    for storage in found:
+        if hasattr(storage, "engine"):
+            storage.remove_session()
+            storage.engine.dispose()
+
+
 @pytest.fixture(params=["journal", "sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, empty_database: bytes) -> Iterator[str]:
+def url(request: pytest.FixtureRequest, tmp_path: Path, empty_database: bytes, opened: list[Any]) -> Iterator[str]:
     """Places to keep a study. PostgreSQL only where there is one to test with."""
+    del opened
     if request.param == "journal":
         yield str(tmp_path / "study.log")
         return
@@ -193,7 +208,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, empty_database: bytes) -
 
 def _forget(url: str) -> None:
     """Remove what these tests keep in a database that lives longer than they do."""
-    storage = open_storage(url)
+    storage = study.open_storage(url)
     for name in optuna.get_all_study_names(storage):
         if name.startswith(f"{LABEL}:"):
             optuna.delete_study(study_name=name, storage=storage)
@@ -280,6 +295,16 @@ def test_a_journal_torn_by_a_crash_can_be_resumed(tmp_path: Path, kept_frac: flo
     path.write_bytes(whole[:cut])
     assert run(ledger_at(str(path))) == expected
     assert run(ledger_at(str(path))) == expected
+
+
+@pytest.mark.xfail(strict=True, reason="connections are left to the garbage collector, which warns of them")
+def test_a_search_closes_the_database_that_it_opened(
+    tmp_path: Path, empty_database: bytes, opened: list[Any]
+) -> None:
+    (tmp_path / "study.db").write_bytes(empty_database)
+    answer_of(storage=f"sqlite:///{tmp_path / 'study.db'}")
+    (storage,) = opened
+    assert storage.engine.pool.checkedin() + storage.engine.pool.checkedout() == 0
 
 
 UNREADABLE = {

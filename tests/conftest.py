@@ -1,0 +1,6 @@
+"""Settings of the whole suite: properties are judged by their truth, never by how busy the machine is."""
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
