@@ -22,6 +22,7 @@ from autodeploy.schedule.orders import Shape, live_chunks, pareto_maxima, warm_u
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
 from autodeploy.spec.machine import Machine
+from autodeploy.spec.model import Model
 from autodeploy.spec.plan import PlanLike
 
 MEMORY_TERMS = (
@@ -50,12 +51,12 @@ class StageMemory:
     """Before fragmentation."""
 
 
-def budget(machine: Machine, job: Job, plan: PlanLike, pp: int, boundary: Num) -> Budget:
+def budget(machine: Machine, model: Model, job: Job, plan: PlanLike, pp: int, boundary: Num) -> Budget:
     """The budget of a plan's stages."""
     left = 1.0 - machine.cluster.fragmentation_frac
     return Budget(
         bytes_per_param=bytes_per_param(job, plan),
-        communicators=communicator_bytes(machine, plan),
+        communicators=communicator_bytes(machine, model, plan),
         boundary=boundary_buffers(pp, boundary),
         capacity_bytes=machine.cluster.device.usable_bytes * left,
     )

@@ -141,23 +141,21 @@ def _climb(
     working = cost.working_bytes + buffers * cost.exchange_bytes
     rungs = [(kept, working, extra)]
     row_choices = [cost.rows_bytes[module] for module in modules]
-    work_choices = list(zip(*(cost.rebuild[module] for module in modules), strict=True))
+    work_choices = [_work(column) for column in zip(*(cost.rebuild[module] for module in modules), strict=True)]
     has_rows = any(is_column(rows) or rows > 0.0 for rows in row_choices)
     for place in order:
         if has_rows:
             rows = pick(place, row_choices)
             kept, rebuilt = kept - rows, rebuilt + rows
-            extra = extra.plus(Load(*(_pick_work(place, column) for column in work_choices)))
+            extra = extra.plus(Load(*(pick(place, column) if column else 0.0 for column in work_choices)))
         rungs.append((kept, working + rebuilt, extra))
     columns = list(zip(*rungs, strict=True))
     return columns[0], columns[1], list(columns[2])
 
 
-def _pick_work(place: Num, column: Sequence[Num]) -> Num:
-    """Zero stays a number where no module has such work."""
-    if not any(is_column(work) or work != 0.0 for work in column):
-        return 0.0
-    return pick(place, column)
+def _work(column: Sequence[Num]) -> Sequence[Num]:
+    """Work per module; nothing where no module has any, so that zero stays a number."""
+    return column if any(is_column(work) or work != 0.0 for work in column) else ()
 
 
 def _columns(loads: Sequence[Load]) -> Load:

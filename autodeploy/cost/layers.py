@@ -48,11 +48,12 @@ class LayerCost:
 
 
 class OpCost(NamedTuple):
-    """Seconds of one op, and the load of its transfers (forward, backward)."""
+    """Seconds of one op, the load of its transfers and its kernels (forward, backward)."""
 
     forward_s: Num
     backward_s: Num
     traffic: tuple[Load, Load] | None
+    kernels: tuple[int, int]
 
 
 def layer_costs(model: Model, job: Job, machine: Machine, plan: LayerLike) -> dict[Kind, LayerCost]:
@@ -103,11 +104,11 @@ class Traffic:
 def _op_cost(cluster: Cluster, op: Op, grad_bytes: float, traffic: Traffic) -> OpCost:
     forward_s, backward_s = op_s(cluster.device, op, grad_bytes)
     if not op.transfers:
-        return OpCost(forward_s, backward_s, None)
+        return OpCost(forward_s, backward_s, None, kernels(op))
     loads = [(traffic.load(transfer), transfer) for transfer in op.transfers]
     forward = sum_loads([load.times(transfer.forward) for load, transfer in loads])
     backward = sum_loads([load.times(transfer.backward) for load, transfer in loads])
-    return OpCost(forward_s, backward_s, (forward, backward))
+    return OpCost(forward_s, backward_s, (forward, backward), kernels(op))
 
 
 def _layer(cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], traffic: Traffic) -> LayerCost:
@@ -138,7 +139,7 @@ def _pass(cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], si
         by_engine[op.engine].append(cost[side])
     terms: dict[str, Num] = {word: total(seconds) for word, seconds in zip(ENGINE_WORDS, by_engine, strict=True)}
     engines = total(list(terms.values()))
-    launches = sum(kernels(op)[side] for op in ops)
+    launches = sum([cost.kernels[side] for cost in mine])
     terms["launch"] = maximum(launches * cluster.device.issue_s - engines, 0.0)
     traffic = sum_loads([cost.traffic[side] for cost in mine if cost.traffic])
     terms |= {"tensor_parallel": traffic.busy, "expert_exchange": traffic.exchange}

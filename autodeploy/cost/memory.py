@@ -70,9 +70,12 @@ def bytes_per_param(job: Job, plan: PlanLike) -> tuple[Num, Num]:
     return total(list(dense.values())), total(list(expert.values()))
 
 
-def communicator_bytes(machine: Machine, plan: PlanLike) -> Num:
-    """Buffers of every process group with more than one rank, and of the world. Source: model.md 4.6."""
-    sizes = (plan.tp, plan.cp, plan.dp, plan.pp, plan.ep, plan.etp, plan.edp)
+def communicator_bytes(machine: Machine, model: Model, plan: PlanLike) -> Num:
+    """Buffers of every process group with more than one rank, and of the world; groups of experts only where the
+    model has any. Source: model.md 4.6."""
+    sizes = [plan.tp, plan.cp, plan.dp, plan.pp]
+    if model.moe is not None:
+        sizes += [plan.ep, plan.etp, plan.edp]
     groups = total([1.0 * (size > 1) for size in sizes]) + 1.0
     return groups * machine.cluster.communicator_bytes
 

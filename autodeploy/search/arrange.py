@@ -132,7 +132,7 @@ def common_of(space: Space, pp: int, plan: PlanLike, costs: Mapping[Kind, LayerC
         ladder=ladder,
         microbatches=microbatches_of(space, plan),
         send_s=stage_send_s(space.cluster, space.model, space.job, plan),
-        limits=budget(space.machine, space.job, plan, pp, boundary),
+        limits=budget(space.machine, space.model, space.job, plan, pp, boundary),
         dp=data_parallel(space.machine, plan),
     )
 

@@ -154,7 +154,8 @@ def _stages(space: Space, plan: Plan, found: Arranged, rungs: Ladder, steps: Ste
 
 
 def _memory(space: Space, plan: Plan, found: Arranged, rungs: Ladder, cost: StageCost) -> dict[str, float]:
-    limits = budget(space.machine, space.job, plan, plan.pp, boundary_bytes(space.model, space.job, plan))
+    boundary = boundary_bytes(space.model, space.job, plan)
+    limits = budget(space.machine, space.model, space.job, plan, plan.pp, boundary)
     moments = live_layers(found.case.shape(found.case.live_microbatches), cost.role, found.microbatches)
     terms = memory_terms(space.machine, space.job, plan, cost.role, rungs, moments, cost.params, cost.memory, limits)
     return {name: float(value) for name, value in terms.items()}

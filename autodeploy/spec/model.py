@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from typing import Literal
 
 from autodeploy.spec.checks import Count, Natural
@@ -87,6 +88,7 @@ class Kind(IntEnum):
 KINDS = tuple(Kind)
 
 
+@lru_cache(maxsize=64)
 def decoder_kinds(model: Model) -> tuple[Kind, ...]:
     """The kind of every decoder layer, bottom to top."""
     moe = model.moe
@@ -103,6 +105,7 @@ def mtp_kind(model: Model) -> Kind:
     return decoder_kinds(model)[-1]
 
 
+@lru_cache(maxsize=64)
 def present_kinds(model: Model, mtp: bool) -> tuple[Kind, ...]:
     """The kinds that occur in the model as it is trained."""
     layers = set(decoder_kinds(model)) | {Kind.EMBEDDING, Kind.HEAD}

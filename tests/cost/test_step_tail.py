@@ -143,13 +143,14 @@ def test_a_pipeline_holds_a_buffer_each_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("degrees", "groups"),
+    ("model", "degrees", "groups"),
     [
-        ({}, 1),
-        ({"tp": 8, "pp": 4, "ep": 8}, 4),  # tp, pp, ep, world
-        ({"tp": 8, "pp": 16, "dp": 48, "ep": 32}, 6),  # tp, pp, dp, ep, edp, world
+        ("deepseek-v3", {}, 1),
+        ("deepseek-v3", {"tp": 8, "pp": 4, "ep": 8}, 4),  # tp, pp, ep, world
+        ("deepseek-v3", {"tp": 8, "pp": 16, "dp": 48, "ep": 32}, 6),  # tp, pp, dp, ep, edp, world
+        ("llama-3.1-70b", {"tp": 8, "pp": 4}, 3),  # tp, pp, world: a dense model has no groups of experts
     ],
 )
-def test_every_group_of_several_ranks_has_a_communicator(degrees: dict[str, int], groups: int) -> None:
+def test_every_group_of_several_ranks_has_a_communicator(model: str, degrees: dict[str, int], groups: int) -> None:
     # 2 x 200 MB each: HCCL_BUFFSIZE on hiascend.com
-    assert communicator_bytes(machine_of(), plan_of(**degrees)) == groups * 400e6
+    assert communicator_bytes(machine_of(), model_of(model), plan_of(**degrees)) == groups * 400e6
