@@ -14,8 +14,8 @@ from autodeploy.report.sweeps import results_table, violations_table
 from autodeploy.report.tables import console
 from autodeploy.sweep.cells import cells_of, read_sweep
 from autodeploy.sweep.gate import against_baseline, against_thresholds
-from autodeploy.sweep.lines import read_lines
-from autodeploy.sweep.run import FAILED, Progress, run_sweep
+from autodeploy.sweep.lines import FAILED, read_lines
+from autodeploy.sweep.run import Progress, run_sweep
 
 
 def run(file: Path, out: Path, workers: int | None) -> int:

@@ -28,7 +28,7 @@ def space_text(space: Space) -> str:
     """The text of a space file."""
     job = space.job
     lines = [
-        f"# {space.model.title} on {space.devices} x {space.cluster.device.name}",
+        f"# {_one_line(space.model.title)} on {space.devices} x {space.cluster.device.name}",
         f"name = {_toml(space.name)}",
         *(f"{key} = {_toml(space.inputs[key])}" for key in ("model", "cluster", "target")),
         f"devices = {space.devices}",
@@ -56,4 +56,9 @@ def _plan_lines(space: Space) -> list[str]:
 
 def _toml(value: Any) -> str:
     """A TOML value; JSON's strings, numbers, booleans and arrays are TOML's."""
-    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+    text = json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f")  # which TOML alone does not take as it is
+
+
+def _one_line(text: str) -> str:
+    return "".join(mark if mark.isprintable() else " " for mark in text)

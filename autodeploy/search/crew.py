@@ -60,7 +60,7 @@ def run_groups(
     try:
         for done, visited in enumerate(_results(groups, each, ledger, workers), 1):
             trials += len(visited)
-            simulated += len({judged.plan for _, judged in visited})
+            simulated += len({judged.plan for _, judged in visited if judged.broken_rules == 0})
             steps |= {judged.plan: judged.step_s for _, judged in visited if judged.plan and judged.feasible}
             if report is not None:
                 report(done, min(steps.values(), default=float("inf")))

@@ -144,11 +144,9 @@ def content_hash(space: Space, request: Request) -> str:
 def _study(ruled: Outcome, request: Request, progress: Progress, report: Report) -> Answer:
     """Optuna on the most promising shapes, beside the plans arranged by rule."""
     from autodeploy.search.crew import run_groups
-    from autodeploy.search.study import Ledger, Settings, open_storage
+    from autodeploy.search.study import Ledger, Settings, storage_at
 
     space = ruled.space
-    ledger = Ledger(open_storage(request.storage), space.name, content_hash(space, request))
-    ledger.check()
     outer = shortlist(space, ruled.screened, STUDY_SHAPES)
     settings = Settings(trials=request.trials, seed=request.seed, sampler=request.sampler)  # type: ignore[arg-type]
 
@@ -157,7 +155,10 @@ def _study(ruled: Outcome, request: Request, progress: Progress, report: Report)
         report(progress)
 
     deadline = None if request.timeout_s is None else progress.started_s + request.timeout_s
-    found = run_groups(outer, settings, ledger, request.workers, deadline_s=deadline, report=hear)
+    with storage_at(request.storage) as storage:
+        ledger = Ledger(storage, space.name, content_hash(space, request))
+        ledger.check()
+        found = run_groups(outer, settings, ledger, request.workers, deadline_s=deadline, report=hear)
     results = _rank(space, found.step_s | ruled.steps(), request.top)
     facts = {
         "sampler": request.sampler, "trials": found.trials, "simulated": found.simulated, "shapes": len(outer.shapes),

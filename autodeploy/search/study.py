@@ -8,15 +8,17 @@ a killed search resumes with the groups that it had finished, and other inputs a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import optuna
 from optuna.distributions import IntDistribution
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend, JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock, JournalStorage
 
 from autodeploy.errors import spec_error
 from autodeploy.search.anneal import anneal, cost
@@ -29,6 +31,8 @@ MUTATION = 0.25
 POLISH_SHARE = 0.5
 """Share of the trials that go to annealing from the sampler's best."""
 COMPLETE = "complete"
+JOURNAL_HEAD = b'{"op_code":'
+"""How a journal begins."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,9 +125,44 @@ def open_storage(url: str | None) -> BaseStorage:
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             if "://" in url:
                 return RDBStorage(url)
-            return JournalStorage(JournalFileBackend(url))
+            return JournalStorage(journal_file(Path(url)))
     except Exception as error:  # drivers and databases each have their own; all mean that it cannot be opened
         raise spec_error("--storage", f"cannot open {url!r}: {error}", "a file, or a database URL") from error
+
+
+@contextmanager
+def storage_at(url: str | None) -> Iterator[BaseStorage]:
+    """A storage that is closed again."""
+    storage = open_storage(url)
+    try:
+        yield storage
+    finally:
+        if isinstance(storage, RDBStorage):
+            storage.remove_session()
+            storage.engine.dispose()
+
+
+def journal_file(path: Path) -> JournalFileBackend:
+    """A journal on disk. A last line that a crash has torn is cut off: what is written after it could not be read.
+    Raises `ValueError` for a file that is something else."""
+    lock = JournalFileSymlinkLock(str(path))
+    if path.is_file():
+        lock.acquire()
+        try:
+            _mend(path)
+        finally:
+            lock.release()
+    return JournalFileBackend(str(path), lock_obj=lock)
+
+
+def _mend(path: Path) -> None:
+    with path.open("rb+") as file:
+        head = file.read(len(JOURNAL_HEAD))
+        if not JOURNAL_HEAD.startswith(head):
+            raise ValueError("not a journal")
+        file.seek(0)
+        text = file.read()
+        file.truncate(text.rfind(b"\n") + 1)
 
 
 @dataclass(frozen=True, slots=True)

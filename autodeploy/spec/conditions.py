@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from autodeploy.errors import spec_error
+from autodeploy.errors import SpecError, spec_error
 from autodeploy.numeric import Num
+from autodeploy.spec.layout import expand
 from autodeploy.spec.plan import (
     DEGREES,
     DISPATCH_WORDS,
@@ -36,6 +37,7 @@ CODE_WORDS = {
     "sp": ("false", "true"),
 }
 NUMBERS = (*DEGREES, "zero")
+MOST_DIGITS = 40
 _FORM = re.compile(r"\s*([a-z]+)\s*(<=|>=|!=|=|<|>)\s*(\S+)\s*")
 
 
@@ -75,8 +77,8 @@ def parse_condition(text: str) -> Condition:
 def _value(name: str, value: str, text: str) -> int | str:
     if name == "recompute" and not set(value.split("+")) <= {*ALL_MODULES, "none", "fit"}:
         raise spec_error(text, f"unknown value {value!r}", "none fit full, or modules joined by +")
-    if name == "layout" and value not in ("auto", *LAYOUT_RULES) and not set(value) & set("|L"):
-        raise spec_error(text, f"unknown value {value!r}", "auto " + " ".join(LAYOUT_RULES) + ", or a layout string")
+    if name == "layout" and value not in ("auto", *LAYOUT_RULES):
+        _check_layout(value, text)
     if name in TEXTS:
         return value
     if name in CODE_WORDS:
@@ -86,7 +88,19 @@ def _value(name: str, value: str, text: str) -> int | str:
         return words.index(value.lower())
     if not (value.isascii() and value.isdigit()):
         raise spec_error(text, f"{value!r} is not a whole number", "0, 1, 2, ...")
+    if len(value) > MOST_DIGITS:
+        raise spec_error(text, f"a number of {len(value)} digits", f"at most {MOST_DIGITS}")
     return int(value)
+
+
+def _check_layout(value: str, text: str) -> None:
+    allowed = "auto " + " ".join(LAYOUT_RULES) + ", or a layout string that ends with L"
+    try:
+        slots = expand(value)
+    except SpecError as error:
+        raise spec_error(text, error.faults[0].problem, allowed) from error
+    if not slots[-1].endswith("L"):
+        raise spec_error(text, f"unknown value {value!r}", allowed)
 
 
 def parse_list(text: str) -> tuple[Condition, ...]:

@@ -30,6 +30,8 @@ T = TypeVar("T")
 ATTENTION = {"gqa": GQA, "mla": MLA}
 STAND_IN = {"kind": "gqa", "heads": 1, "kv_heads": 1, "head_dim": 1}
 """Takes the place of a faulty attention, whose own faults are already listed."""
+PLAIN_TYPES = ("str", "int", "float", "bool")
+"""What pydantic calls the branches of a union of them."""
 SPECS: tuple[type, ...] = (
     GQA, MLA, MoE, Model, Job, Device, Level, Cluster, Profile, Target, Plan, PlanValues, SpaceFile, Threshold, Sweep,
 )  # fmt: skip
@@ -154,6 +156,7 @@ def _choose_attention(cls: type, data: Any, written: Mapping[Any, str]) -> tuple
 
 def _meant(errors: list[Any]) -> list[Any]:
     """Of what a value that is a list or a word breaks, only what it breaks as the one that it is."""
+    errors = _once(errors)
     places = [_real_path(item["loc"]) for item in errors]
     words = {place for place, item in zip(places, errors, strict=True) if item["type"] == "literal_error"}
     out = []
@@ -165,6 +168,20 @@ def _meant(errors: list[Any]) -> list[Any]:
         if not (as_word or as_list):
             out.append(item)
     return out
+
+
+def _once(errors: list[Any]) -> list[Any]:
+    """One error where a value is none of several plain types."""
+    plain: dict[tuple[str | int, ...], Any] = {}
+    out = []
+    for item in errors:
+        if item["loc"][-1:] and item["loc"][-1] in PLAIN_TYPES:
+            place = _real_path(item["loc"])
+            none_of_them = {**item, "msg": "Input should be text, a number, true or false"}
+            plain[place] = item if item["type"] == "finite_number" else plain.get(place, none_of_them)
+        else:
+            out.append(item)
+    return [*plain.values(), *out]
 
 
 def _fault(cls: type, item: Any, written: Mapping[Any, str]) -> Fault:
@@ -199,7 +216,8 @@ def _real_path(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
 
 
 def _is_key(step: str) -> bool:
-    return not any(mark in step for mark in "[](),") and step not in {spec.__name__ for spec in SPECS}
+    branches = {*PLAIN_TYPES, *(spec.__name__ for spec in SPECS)}
+    return not any(mark in step for mark in "[](),") and step not in branches
 
 
 def _spell(location: tuple[str | int, ...], written: Mapping[Any, str]) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from autodeploy.errors import Fault, SpecError, spec_error
+from autodeploy.spec.conditions import parse_condition, parse_list
 from autodeploy.spec.files import parse, read_mapping
 from autodeploy.spec.model import GQA, MLA, Model, MoE
 from autodeploy.spec.sweep import Sweep, Value
@@ -39,7 +39,7 @@ class Cell:
 def read_sweep(path: Path) -> Sweep:
     """A sweep file, with every fault of it in one `SpecError`."""
     sweep = parse(Sweep, read_mapping(path), source=str(path))
-    faults = [*_key_faults(sweep), *_value_faults(sweep)]
+    faults = [*_key_faults(sweep), *_value_faults(sweep), *_condition_faults(sweep)]
     if faults:
         raise SpecError(*faults, source=str(path))
     return sweep
@@ -55,10 +55,31 @@ def _key_faults(sweep: Sweep) -> list[Fault]:
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 allowed = " ".join((*WORDS, *COUNTS)) + ", or a field of the model"
                 faults.append(Fault(path=f"{table}.{key}", problem=f"unknown key{hint}", allowed=allowed))
-    given = {*sweep.base, *sweep.matrix}
+    given = [*sweep.base, *sweep.matrix]
     faults += [Fault(path=f"matrix.{key}", problem="missing, also in base") for key in NEEDED if key not in given]
+    if not sweep.matrix:
+        faults.append(Fault(path="matrix", problem="lists nothing", allowed="one key or more"))
     twice = sorted(set(sweep.base) & set(sweep.matrix))
-    return faults + [Fault(path=f"matrix.{key}", problem="also in base") for key in twice]
+    faults += [Fault(path=f"matrix.{key}", problem="also in base") for key in twice]
+    both = [key for key, name in ALIASES.items() if key in given and name in given]
+    return faults + [Fault(path=f"matrix.{key}", problem=f"is {ALIASES[key]}, given as well") for key in both]
+
+
+def _condition_faults(sweep: Sweep) -> list[Fault]:
+    """What is wrong with the conditions; a fixed field needs one value."""
+    faults: list[Fault] = []
+    for text in (*sweep.only, *sweep.ban, *filter(str.strip, sweep.fix.split(","))):
+        try:
+            parse_condition(text)
+        except SpecError as error:
+            faults += error.faults
+    if not faults:
+        faults += [
+            Fault(path=f"fix.{condition.text}", problem="holds no single value", allowed="FIELD=VALUE")
+            for condition in parse_list(sweep.fix)
+            if condition.sign != "="
+        ]
+    return faults
 
 
 def _value_faults(sweep: Sweep) -> list[Fault]:
@@ -69,6 +90,8 @@ def _value_faults(sweep: Sweep) -> list[Fault]:
         key = path.partition(".")[2]
         if not values:
             faults.append(Fault(path=path, problem="lists no value"))
+        if len(set(values)) < len(values):
+            faults.append(Fault(path=path, problem="lists a value twice"))
         for value in values:
             if key in WORDS and not isinstance(value, str):
                 faults.append(Fault(path=path, problem=f"not a name: {value!r}"))
@@ -99,13 +122,15 @@ def own_fields(cell: Cell) -> dict[str, Value]:
 
 
 def with_own_fields(model: Model, values: Mapping[str, Value]) -> Model:
-    """A model with some of its own fields replaced; raises `SpecError` where it has no such field."""
-    changed: Any = model
+    """A model with some of its own fields replaced. Raises `SpecError` where it has no such field, or the field
+    takes no such value."""
+    if not values:
+        return model
+    written = {name: part for name, part in asdict(model).items() if part is not None}
     for key, value in values.items():
         part, _, inner = key.rpartition(".")
-        holder = getattr(changed, part) if part else changed
-        if not is_dataclass(holder) or inner not in {f.name for f in fields(holder)}:
+        holder = written.get(part) if part else written
+        if not isinstance(holder, dict) or inner not in holder:
             raise spec_error(key, f"{model.name} has no such field")
-        made = replace(holder, **{inner: value})  # type: ignore[type-var]
-        changed = replace(changed, **{part: made}) if part else made
-    return changed
+        holder[inner] = value
+    return parse(Model, written, source=model.name)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodeploy.spec.sweep import Threshold
-from autodeploy.sweep.lines import Line
-from autodeploy.sweep.run import FAILED
+from autodeploy.sweep.lines import FAILED, Line
 from autodeploy.units import format_bytes
 
 RATE = "tokens_per_s_per_device"
@@ -66,7 +65,7 @@ def matches(words: str, cell: str) -> bool:
 
 def _hold(threshold: Threshold, line: Line) -> Iterator[Violation]:
     cell = line["cell"]
-    if threshold.fits is not None and bool(line.get("fits")) != threshold.fits:
+    if threshold.fits is not None and line.get("fits") is not threshold.fits:
         yield _violation(cell, "fits", threshold.fits, line.get("fits"))
     least, most = threshold.min_tokens_per_s_per_device, threshold.max_memory_bytes
     if least is not None and (line.get(RATE) or 0.0) < least:

@@ -27,9 +27,7 @@ from autodeploy.spec.space import Space
 from autodeploy.spec.sweep import Sweep
 from autodeploy.spec.target import Target
 from autodeploy.sweep.cells import Cell, own_fields, with_own_fields
-from autodeploy.sweep.lines import Line, salvage, to_text
-
-FAILED = "failed"
+from autodeploy.sweep.lines import FAILED, Line, check_replaceable, salvage, to_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +49,7 @@ def cell_hash(sweep: Sweep, cell: Cell) -> str:
 
 
 def _file_text(name: str) -> str:
-    path = Path(name)
+    path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else name
 
 
@@ -59,6 +57,7 @@ def run_sweep(
     sweep: Sweep, cells: Sequence[Cell], out: Path, workers: int, report: Callable[[Progress], None]
 ) -> list[Line]:
     """Run what `out` does not already hold for the same inputs, and append line by line. All lines, in order."""
+    check_replaceable(out)
     hashes = [cell_hash(sweep, cell) for cell in cells]
     kept = _reusable(out, cells, hashes)
     write_text(out, "".join(map(to_text, kept)))

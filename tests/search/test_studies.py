@@ -58,7 +58,11 @@ def answer_of(**changed: Any) -> Answer:
 
 
 def test_the_same_seed_gives_the_same_answer_and_another_does_not() -> None:
-    one, again, other = run(ledger_at(None)), run(ledger_at(None)), run(ledger_at(None), Settings(trials=TRIALS, seed=4))
+    one, again, other = (
+        run(ledger_at(None)),
+        run(ledger_at(None)),
+        run(ledger_at(None), Settings(trials=TRIALS, seed=4)),
+    )
     assert one == again
     assert one.step_s.keys() != other.step_s.keys()
 
@@ -96,7 +100,6 @@ def test_the_gap_of_a_study_follows_from_the_free_bound() -> None:
     assert answer.status == "gap"
 
 
-@pytest.mark.xfail(strict=True, reason="plans that break a rule, and points that name no plan, are counted as well")
 def test_simulations_are_plans_that_were_simulated() -> None:
     groups = [Judge(group) for group in groups_of(outer())]
     settings = Settings(trials=TRIALS // 3, seed=3)
@@ -283,7 +286,6 @@ def test_labels_do_not_disturb_each_other(url: str) -> None:
         Ledger(one.storage, LABEL, "ba9876543210").check()
 
 
-@pytest.mark.xfail(strict=True, reason="what is written after a torn line can never be read again")
 @pytest.mark.parametrize("kept_frac", [0.2, 0.5, 0.9, 0.99])
 def test_a_journal_torn_by_a_crash_can_be_resumed(tmp_path: Path, kept_frac: float) -> None:
     path = tmp_path / "study.log"
@@ -297,10 +299,7 @@ def test_a_journal_torn_by_a_crash_can_be_resumed(tmp_path: Path, kept_frac: flo
     assert run(ledger_at(str(path))) == expected
 
 
-@pytest.mark.xfail(strict=True, reason="connections are left to the garbage collector, which warns of them")
-def test_a_search_closes_the_database_that_it_opened(
-    tmp_path: Path, empty_database: bytes, opened: list[Any]
-) -> None:
+def test_a_search_closes_the_database_that_it_opened(tmp_path: Path, empty_database: bytes, opened: list[Any]) -> None:
     (tmp_path / "study.db").write_bytes(empty_database)
     answer_of(storage=f"sqlite:///{tmp_path / 'study.db'}")
     (storage,) = opened
@@ -330,7 +329,6 @@ def test_a_storage_that_cannot_be_opened_is_bad_input(
     assert Path("notes.txt").read_text() == "my notes\nare not a study\n"
 
 
-@pytest.mark.xfail(strict=True, reason="a single line that is no journal is taken for one that was torn, and written to")
 def test_a_file_of_one_line_is_no_journal(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("my notes\n")
