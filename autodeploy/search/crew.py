@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
+from autodeploy.processes import map_in_order
 from autodeploy.search.judge import Judge, Judged
 from autodeploy.search.outer import Outer, Point
 
@@ -77,21 +76,13 @@ def _results(groups: Sequence[Outer], settings: Settings, ledger: Ledger, worker
     known = {number: ledger.finished(number, group) for number, group in enumerate(groups)}
     open_groups = [number for number, visited in known.items() if visited is None]
     tasks = [(groups[number], settings, settings.seed + number * GROUP_SHAPES) for number in open_groups]
-    fresh = zip(open_groups, _map(tasks, workers), strict=True)
+    fresh = zip(open_groups, map_in_order(_run, tasks, workers), strict=True)
     for number, group in enumerate(groups):
         visited = known[number]
         if visited is None:
             _, visited = next(fresh)
             ledger.keep(number, group, visited)
         yield visited
-
-
-def _map(tasks: Sequence[tuple[Outer, Settings, int]], workers: int) -> Iterator[Visited]:
-    if workers == 1 or len(tasks) < 2:
-        yield from (_run(task) for task in tasks)
-        return
-    with ProcessPoolExecutor(max_workers=workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(_run, tasks)
 
 
 def _run(task: tuple[Outer, Settings, int]) -> Visited:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from autodeploy.catalog.lookup import load
 from autodeploy.errors import AutodeployError
 from autodeploy.formats.document import plan_short, write_text
 from autodeploy.formats.huggingface import load_model
+from autodeploy.processes import map_in_order
 from autodeploy.search.choose import hold
 from autodeploy.search.defaults import default_values
 from autodeploy.search.engine import CUT_SHAPES, Request, search
@@ -64,7 +63,7 @@ def run_sweep(
     lines = list(kept)
     tasks = [(sweep, cell, content) for cell, content in zip(cells[len(kept) :], hashes[len(kept) :], strict=True)]
     with out.open("a", encoding="utf-8") as file:
-        for line in _map(tasks, workers):
+        for line in map_in_order(run_cell, tasks, workers):
             lines.append(line)
             file.write(to_text(line))
             file.flush()
@@ -81,14 +80,6 @@ def _reusable(out: Path, cells: Sequence[Cell], hashes: Sequence[str]) -> list[L
             break
         kept.append(line)
     return kept
-
-
-def _map(tasks: Sequence[tuple[Sweep, Cell, str]], workers: int) -> Iterator[Line]:
-    if workers == 1 or len(tasks) < 2:
-        yield from map(run_cell, tasks)
-        return
-    with ProcessPoolExecutor(max_workers=workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(run_cell, tasks)
 
 
 def run_cell(task: tuple[Sweep, Cell, str]) -> Line:

@@ -103,7 +103,6 @@ def running(group: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see processes")
-@pytest.mark.xfail(strict=True, reason="workers wait for ever for a parent that is gone")
 def test_workers_end_with_a_sweep_that_is_killed(tmp_path: Path) -> None:
     write_sweep(tmp_path, SWEEP)
     process = start(tmp_path, "killed.jsonl", workers=2)
