@@ -6,7 +6,7 @@ import pytest
 
 from tests.house.source import Source, imports, source_of, sources
 
-LEAVES = ("units", "errors", "numeric")
+LEAVES = ("units", "errors", "numeric", "processes")
 ORDER = (
     *LEAVES, "spec", "catalog", "analysis", "legality", "cost", "schedule", "balance", "search", "rl", "formats",
     "fidelity", "sweep", "report", "cli",
