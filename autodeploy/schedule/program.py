@@ -29,11 +29,8 @@ class Program:
     """Row of the duration table: slot for F, slots + slot for B, then (rank, i, j) for merged ops."""
     before: np.ndarray
     """The previous op on the rank."""
-    f_from: np.ndarray
-    f_sent: np.ndarray
-    """1 where that producer sits on another stage, so that a message lies between."""
-    b_from: np.ndarray
-    b_sent: np.ndarray
+    producers: tuple[tuple[np.ndarray, np.ndarray], ...]
+    """Ops on other ranks that an op waits for, and [:, 1] 1 where a message lies between. Only merged ops have two."""
     levels: tuple[tuple[int, int], ...]
     """First and last + 1 of the ops of every level."""
     last: np.ndarray
@@ -62,6 +59,9 @@ def compile_program(shape: Shape) -> Program:
     f_from, f_sent = _forward_producers(shape, ops)
     b_from, b_sent = _backward_producers(shape, ops)
     level = _levels(before, f_from, b_from, last)
+    producers = [(f_from, f_sent), (b_from, b_sent)]
+    if shape.overlap == Overlap.NONE:  # a forward has no producer of a backward, and the reverse
+        producers = [(f_from + b_from, f_sent + b_sent)]
     order = np.argsort(level, kind="stable")
     place = np.zeros(len(order) + 1, dtype=np.intp)
     place[order + 1] = np.arange(1, len(order) + 1)
@@ -71,10 +71,7 @@ def compile_program(shape: Shape) -> Program:
         rank=ops.rank[order],
         duration=_duration_rows(shape, ops)[order],
         before=place[before[order]],
-        f_from=place[f_from[order]],
-        f_sent=f_sent[order],
-        b_from=place[b_from[order]],
-        b_sent=b_sent[order],
+        producers=tuple((place[source[order]], sent[order, None]) for source, sent in producers),
         levels=tuple((int(a), int(b)) for a, b in pairwise(edges)),
         last=place[last],
     )
@@ -139,7 +136,8 @@ def _levels(before: np.ndarray, f_from: np.ndarray, b_from: np.ndarray, last: np
                 f, b = f_[i], b_[i]
                 if (f and not level[f]) or (b and not level[b]):
                     break
-                level[i + 1] = 1 + max(level[before_[i]], level[f], level[b])
+                highest, other = level[before_[i]], level[f] if level[f] >= level[b] else level[b]
+                level[i + 1] = 1 + (highest if highest >= other else other)
                 i += 1
             moved |= i > at[rank]
             done += i - at[rank]

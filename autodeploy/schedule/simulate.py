@@ -27,10 +27,11 @@ def simulate(
     durations = np.concatenate(parts)
     end = np.zeros((len(program.rank) + 1, plans))
     for first, stop in program.levels:
-        ready = end[program.before[first:stop]]
-        for source, sent in ((program.f_from, program.f_sent), (program.b_from, program.b_sent)):
-            arrival = end[source[first:stop]] + sent[first:stop, None] * send_s
+        ready = end.take(program.before[first:stop], axis=0)
+        for source, sent in program.producers:
+            arrival = end.take(source[first:stop], axis=0)
+            arrival += sent[first:stop] * send_s
             np.maximum(ready, arrival, out=ready)
-        ready += durations[program.duration[first:stop]]
+        ready += durations.take(program.duration[first:stop], axis=0)
         end[first + 1 : stop + 1] = ready
     return end[program.last]

@@ -32,11 +32,18 @@ def simulate_steps(arranged: Arranged, microbatches: int, *, with_free_sends: bo
     merged = _merged_times(arranged, plans) if arranged.case.overlap == Overlap.PAIR else None
     sends = np.broadcast_to(np.asarray(arranged.send_s, dtype=float), (plans,))
     tails = _per_stage(arranged, [stage.tail.seconds for stage in arranged.stages], plans)
-    finish = simulate(program, forward, backward, merged, sends)
-    free = None
-    if with_free_sends:
-        free = (simulate(program, forward, backward, merged, 0.0 * sends) + tails).max(axis=0)
-    return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish, without_sends_s=free)
+    if not with_free_sends:
+        finish = simulate(program, forward, backward, merged, sends)
+        return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish)
+    merged_twice = None if merged is None else _twice(merged)
+    both = simulate(program, _twice(forward), _twice(backward), merged_twice, np.concatenate([sends, 0.0 * sends]))
+    finish, free = both[:, :plans], both[:, plans:]
+    return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish, without_sends_s=(free + tails).max(axis=0))
+
+
+def _twice(times: np.ndarray) -> np.ndarray:
+    """The same plans a second time, along the last axis."""
+    return np.concatenate([times, times], axis=-1)
 
 
 def _row(value: object, plans: int | None = None) -> np.ndarray:

@@ -59,7 +59,7 @@ def test_every_op_becomes_ready(pp: int, vpp: int, microbatches: int, pair: bool
     assert len(program.rank) == sum(len(order_of(shape, rank)) for rank in range(pp))
     places = np.arange(1, len(program.rank) + 1)
     for first, stop in program.levels:  # everything that a level waits for lies before it
-        for producers in (program.before, program.f_from, program.b_from):
+        for producers in (program.before, *(source for source, _ in program.producers)):
             assert (producers[first:stop] < places[first]).all()
 
 
