@@ -44,7 +44,7 @@ def _subject(argument: str, space_file: Path | None) -> tuple[Space, Plan]:
     if space_file is None:
         raise spec_error("--space", "missing: a short form is read within a space", "a space file")
     space = space_from_file(space_file)
-    return space, plan_in_space(argument, space)
+    return space, plan_in_space(argument, space).plan
 
 
 def _refusal(found: Export) -> str:

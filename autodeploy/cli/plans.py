@@ -11,7 +11,7 @@ from autodeploy.catalog.lookup import SUFFIXES
 from autodeploy.errors import spec_error
 from autodeploy.formats.document import document_plan, document_space, read_document
 from autodeploy.formats.short import read_short
-from autodeploy.search.choose import check_plan, choose
+from autodeploy.search.choose import Choice, check_plan, choose
 from autodeploy.spec.plan import Plan
 from autodeploy.spec.space import Space
 
@@ -46,10 +46,10 @@ def plan_from_file(argument: str) -> FilePlan:
     return FilePlan(space=space, plan=plan, rank=int(rank or 1), best=best, document=data)
 
 
-def plan_in_space(argument: str, space: Space) -> Plan:
+def plan_in_space(argument: str, space: Space) -> Choice:
     """A plan for a given space: a short form is completed in it, a file's plan must be legal in it."""
     if names_a_file(argument):
         plan = plan_from_file(argument).plan
         check_plan(space, plan)
-        return plan
-    return choose(space, read_short(argument)).plan
+        return Choice(plan=plan, chosen={})
+    return choose(space, read_short(argument))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from autodeploy.cli.plans import plan_in_space
 from autodeploy.errors import NoFeasiblePlan, SpecError, spec_error
 from autodeploy.formats.document import check_writable, plan_document, search_document, to_json, write_text
 from autodeploy.formats.space_text import space_text
-from autodeploy.report.explain import explanation_facts
+from autodeploy.report.explain import chosen_words, explanation_facts
 from autodeploy.report.tables import console, progress_line, search_report
 from autodeploy.search.engine import CUT_SHAPES, ENGINES, Answer, Request, search
 from autodeploy.search.enumerate import describe
@@ -52,14 +51,18 @@ def run_search(asked: Asked, options: Options) -> int:
     """Search a space; returns the exit code."""
     request = _request(asked, options)
     space = asked_space(asked)
-    baseline = evaluate(space, plan_in_space(options.baseline, space)) if options.baseline else None
-    if options.write_space is not None:
-        write_text(options.write_space, space_text(space))
-        say(f"space written to {options.write_space}")
+    choice = plan_in_space(options.baseline, space) if options.baseline else None
+    baseline = evaluate(space, choice.plan) if choice else None
     answer, wall_s = _with_progress(space, request)
     if not answer.legal:
         raise _no_legal_plan(answer)
-    document = _document(answer, options, baseline, wall_s)
+    if options.write_space is not None:
+        write_text(options.write_space, space_text(space))
+        say(f"space written to {options.write_space}")
+    if choice and choice.chosen:
+        say(f"baseline: {chosen_words(choice.named())}")
+    yours = _baseline_document(answer, baseline) | {"chosen": choice.named()} if baseline and choice else None
+    document = _document(answer, options, yours, wall_s)
     kept = options.out or (INTERRUPTED_FILE if answer.status == "interrupted" else None)
     if kept is not None:
         write_text(kept, to_json(document))
@@ -82,6 +85,13 @@ def _request(asked: Asked, options: Options) -> Request:
         if asked.space_file is not None and path.resolve() == asked.space_file.resolve():
             raise spec_error(flag, f"{path} is the space file", "another file")
         check_writable(path, flag)
+    if options.write_space is not None and options.write_space.suffix.lower() != ".toml":
+        raise spec_error(
+            "--write-space", f"{options.write_space} is no .toml file", "a file whose name ends with .toml"
+        )
+    for name, value in (("--storage", options.storage), ("--trials", options.trials)):
+        if value is not None and options.engine != "optuna":
+            raise spec_error(name, f"of no use to --engine {options.engine}", "--engine optuna")
     if options.out is not None and options.out == options.write_space:
         raise spec_error("--write-space", f"{options.out} is also --out", "another file")
     return Request(
@@ -123,17 +133,17 @@ def _show(status: Status | None, progress: Progress, started: float) -> None:
         status.update(progress_line(progress, time.monotonic() - started))
 
 
-def _document(answer: Answer, options: Options, baseline: PlanResult | None, wall_s: float) -> dict[str, Any]:
+def _document(answer: Answer, options: Options, yours: dict[str, Any] | None, wall_s: float) -> dict[str, Any]:
     ideal = answer.results[0].ideal_step_time_s if answer.results else None
     facts = answer.facts() | {"ideal_step_time_s": ideal, "seed": options.seed, "engine": options.engine}
-    more = {"baseline": _baseline_document(answer.space, answer.results, baseline)} if baseline else {}
+    more = {"baseline": yours} if yours else {}
     run = {"wall_s": wall_s, "workers": options.workers}
     return search_document(answer.space, answer.results, answer.status, facts, run, **more)
 
 
-def _baseline_document(space: Space, results: Sequence[PlanResult], baseline: PlanResult) -> dict[str, Any]:
+def _baseline_document(answer: Answer, baseline: PlanResult) -> dict[str, Any]:
     """The user's own plan: in full, with the factor to the best and the terms that make it."""
-    best = results[0] if results else None
+    space, best = answer.space, answer.results[0] if answer.results else None
     return plan_document(space, 0, baseline) | {
         "rank": None,
         "factor_to_best": baseline.step_time_s / best.step_time_s if best else None,

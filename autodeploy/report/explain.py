@@ -79,9 +79,14 @@ def _headline(space: Space, result: PlanResult, chosen: Mapping[str, Any], place
         f"limited by {result.limited_by}; bound {format_seconds(result.bound_s)}",
     ]
     if chosen:
-        words = ", ".join(f"{name}={getattr(value, 'name', value)}".lower() for name, value in chosen.items())
-        lines.append(f"chosen for you: {words}")
+        lines.append(chosen_words(chosen))
     return Text("\n".join(lines))
+
+
+def chosen_words(chosen: Mapping[str, Any]) -> str:
+    """What was chosen among the values of the space."""
+    words = ", ".join(f"{name}={getattr(value, 'name', value)}".lower() for name, value in chosen.items())
+    return f"chosen for you: {words}"
 
 
 def _time_table(space: Space, result: PlanResult) -> Table:

@@ -41,6 +41,10 @@ class Choice:
     plan: Plan
     chosen: dict[str, Any]
 
+    def named(self) -> dict[str, Any]:
+        """What was chosen, codes by their names."""
+        return {name: getattr(value, "name", value) for name, value in self.chosen.items()}
+
 
 def restricted(space: Space, given: Mapping[str, Any]) -> Space:
     """The space with the given fields held at their values (also values that the space does not list)."""

@@ -118,6 +118,7 @@ def _recall(outer: Outer, trial: optuna.trial.FrozenTrial) -> tuple[Point, Judge
 
 def open_storage(url: str | None) -> BaseStorage:
     """Memory, a journal file, or a database URL (`postgresql+psycopg://...`, `sqlite:///...`)."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     if url is None:
         return InMemoryStorage()
     try:
@@ -200,6 +201,9 @@ class Ledger:
 
     def keep(self, group: int, outer: Outer, visited: Sequence[tuple[Point, Judged]]) -> None:
         """Mirror a finished group."""
-        study = optuna.create_study(study_name=self.name(group), storage=self.storage, direction="minimize")
+        try:
+            study = optuna.create_study(study_name=self.name(group), storage=self.storage, direction="minimize")
+        except optuna.exceptions.DuplicatedStudyError:
+            return  # another process asked the same and was quicker: the same answer
         study.add_trials([_trial(outer, point, judged) for point, judged in visited])
         study.set_user_attr(COMPLETE, True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodeploy.spec.sweep import Threshold
+from autodeploy.sweep.cells import Cell
 from autodeploy.sweep.lines import FAILED, Line
 from autodeploy.units import format_bytes
 
@@ -56,6 +57,14 @@ def against_thresholds(lines: Sequence[Line], thresholds: Iterable[Threshold]) -
             yield Violation(cell=threshold.cell, rule="threshold", wanted="a cell of this name", found="none")
         for line in matching:
             yield from _hold(threshold, line)
+
+
+def against_cells(lines: Sequence[Line], cells: Iterable[Cell]) -> Iterator[Violation]:
+    """Cells of a sweep that have no result: it did not finish."""
+    done = {line["cell"] for line in lines}
+    for cell in cells:
+        if cell.name not in done:
+            yield Violation(cell=cell.name, rule="present", wanted="in the results", found="missing")
 
 
 def matches(words: str, cell: str) -> bool:

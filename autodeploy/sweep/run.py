@@ -76,7 +76,8 @@ def _reusable(out: Path, cells: Sequence[Cell], hashes: Sequence[str]) -> list[L
     """The lines at the head of a file that are those of the first cells with the same inputs."""
     kept = []
     for line, cell, content in zip(salvage(out), cells, hashes, strict=False):
-        if line["cell"] != cell.name or (line.get("inputs") or {}).get("content_hash") != content:
+        inputs = line.get("inputs")
+        if line["cell"] != cell.name or not isinstance(inputs, dict) or inputs.get("content_hash") != content:
             break
         kept.append(line)
     return kept

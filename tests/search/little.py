@@ -44,7 +44,7 @@ def little_spaces() -> dict[str, Space]:
     short_v3 = replace(model_of("deepseek-v3"), layers=14)
     return {
         "dense": space_of_values(
-            "llama-3.1-70b", "h100-80g", 64, 64, 4096, tp=(2, 4, 8), pp=(2, 4, 8), vpp=(1, 2, 5), mbs=(1, 2),
+            "llama-3.1-70b", "h100-80g", 64, 64, 4096, tp=(4, 8), pp=(2, 4, 8), vpp=(1, 2, 5), mbs=(1, 2),
             sp=(True, False),
         ),
         "sparse": space_of_values(

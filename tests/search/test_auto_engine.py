@@ -18,8 +18,9 @@ from autodeploy.search.evaluate import evaluate
 from autodeploy.search.outer import cut_plans
 from autodeploy.spec.plan import LAYOUT_RULES, Plan
 from autodeploy.spec.space import Space, with_values
-from tests.search.little import NAMES, little_spaces, outer_of, ranking_of, simulated
+from tests.search.little import little_spaces, outer_of, ranking_of, simulated
 
+NAMES = ("dense", "sparse", "mtp")
 EVERY_SPACE = pytest.mark.parametrize("name", NAMES)
 SHAPES = 2
 """Shapes whose layers are cut; the others stay as the rules lay them out."""

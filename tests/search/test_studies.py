@@ -275,6 +275,30 @@ def test_a_group_kept_by_half_is_done_again(url: str, monkeypatch: pytest.Monkey
     assert run(ledger_at(url)) == expected
 
 
+def test_two_searches_for_the_same_may_share_a_storage(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = run(ledger_at(None))
+    whole, begun = study.run_study, []
+
+    def overtaken(judge: Judge, settings: Settings, seed: int) -> list[tuple[Point, Judged]]:
+        begun.append(seed)
+        if len(begun) == 1:
+            assert run(ledger_at(url)) == expected  # another process, quicker than this one
+        return whole(judge, settings, seed)
+
+    monkeypatch.setattr(study, "run_study", overtaken)
+    assert run(ledger_at(url)) == expected
+
+
+def test_keeping_a_group_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    visited = study.run_study(Judge(groups_of(outer())[0]), Settings(trials=4, seed=0), 0)
+    optuna.logging.set_verbosity(optuna.logging.INFO)  # as a process begins
+    try:
+        ledger_at(None).keep(0, outer(), visited)
+        assert caplog.records == []
+    finally:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
 def test_labels_do_not_disturb_each_other(url: str) -> None:
     one = ledger_at(url)
     run(one)

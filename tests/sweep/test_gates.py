@@ -224,3 +224,10 @@ def test_a_cell_twice_in_a_file_is_refused(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "results.jsonl", [line_of(**{RATE: 1.0}), line_of()])
     with pytest.raises(SpecError):
         read_lines(path)
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf")])
+def test_a_figure_that_is_no_number_is_refused(tmp_path: Path, rate: float) -> None:
+    path = write_lines(tmp_path / "results.jsonl", [line_of(**{RATE: rate})])
+    with pytest.raises(SpecError):
+        read_lines(path)

@@ -18,7 +18,7 @@ from autodeploy.sweep.cells import Cell, cells_of, read_sweep
 from autodeploy.sweep.lines import FIELDS, read_lines, salvage
 from autodeploy.sweep.run import Progress, cell_hash, cell_space, run_cell, run_sweep
 from tests.house.source import ROOT
-from tests.sweep.little import MODEL, SWEEP, read, silent, swept, without_run, write_model, write_sweep
+from tests.sweep.little import MODEL, SWEEP, read, silent, swept, without_run, write_lines, write_model, write_sweep
 
 PROMISED = [
     "cell", "inputs", "status", "plan_id", "plan_short", "tokens_per_s_per_device", "step_time_s",
@@ -208,6 +208,14 @@ def test_every_value_of_a_cell_is_in_its_hash() -> None:
         other = value + 1 if isinstance(value, int) else value + "x"
         hashes.add(cell_hash(sweep, Cell(name="x", values={**values, key: other})))
     assert len(hashes) == 1 + len(values)
+
+
+@pytest.mark.parametrize("inputs", [["a"], "text", 3])
+def test_a_line_with_odd_inputs_is_run_anew(whole: Path, tmp_path: Path, inputs: Any) -> None:
+    lines = read(whole / "results.jsonl")
+    out = write_lines(tmp_path / "results.jsonl", [{**lines[0], "inputs": inputs}, *lines[1:]])
+    swept(whole / "sweep.toml", out)
+    assert without_run(out) == without_run(whole / "results.jsonl")
 
 
 @pytest.mark.slow
