@@ -19,13 +19,16 @@ from autodeploy.cost.load import Load, paired_s
 from autodeploy.cost.memory import stage_params, vocabulary_copies
 from autodeploy.cost.slots import backward_loads, boundary_bytes, forward_loads, stage_send_s
 from autodeploy.cost.tail import DataParallel, StageTail, data_parallel, stage_tail
-from autodeploy.numeric import Num, largest, total
+from autodeploy.numeric import Num, is_column, largest, total
 from autodeploy.schedule.bounds import stage_work_s, step_bound_s
 from autodeploy.schedule.orders import OpCounts, Shape, op_counts
 from autodeploy.spec.layout import Layout, Role
 from autodeploy.spec.model import Kind, Model
 from autodeploy.spec.plan import Overlap, Plan, PlanLike, Schedule
 from autodeploy.spec.space import Space
+
+Distinct = tuple[np.ndarray, np.ndarray]
+"""Of a column of microbatches: the distinct values, and which of them each plan has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def arrange(space: Space, case: Case, plan: PlanLike, costs: Mapping[Kind, Layer
 def lay_out(common: Common, case: Case) -> Arranged:
     """The same from what does not depend on the layout."""
     stages = tuple(_stage(common, case, role) for role in case.layout.roles)
-    bound = _bound(case, stages, common.microbatches, common.send_s)
+    bound = _bound(common, case, stages)
     allocated = largest([stage.memory.allocated_bytes for stage in stages])
     return Arranged(
         case=case,
@@ -117,6 +120,7 @@ class Common:
     costs: Mapping[Kind, LayerCost]
     ladder: Ladder
     microbatches: Num
+    distinct: Distinct | None
     send_s: Num
     limits: Budget
     dp: DataParallel
@@ -125,12 +129,14 @@ class Common:
 def common_of(space: Space, pp: int, plan: PlanLike, costs: Mapping[Kind, LayerCost], ladder: Ladder) -> Common:
     """What does not depend on the layout, for plans of one pp."""
     boundary = boundary_bytes(space.model, space.job, plan)
+    microbatches = microbatches_of(space, plan)
     return Common(
         space=space,
         plan=plan,
         costs=costs,
         ladder=ladder,
-        microbatches=microbatches_of(space, plan),
+        microbatches=microbatches,
+        distinct=_distinct(microbatches),
         send_s=stage_send_s(space.cluster, space.model, space.job, plan),
         limits=budget(space.machine, space.model, space.job, plan, pp, boundary),
         dp=data_parallel(space.machine, plan),
@@ -179,10 +185,13 @@ def shared_matrices(model: Model, layout: Layout, role: Role) -> int:
     return int(role.count(Kind.HEAD) > 0 and not role.count(Kind.MTP))
 
 
-def _bound(case: Case, stages: tuple[StageCost, ...], microbatches: Num, send: Num) -> Num:
+def _bound(common: Common, case: Case, stages: tuple[StageCost, ...]) -> Num:
     """The schedule's bound at the last stage of every role, where fill and drain are longest."""
     last = [stage.role.stages[-1] for stage in stages]
-    work = [_work_s(case, stage, rank, microbatches) for stage, rank in zip(stages, last, strict=True)]
+    work = [
+        _work_s(case, stage, rank, common.microbatches, common.distinct)
+        for stage, rank in zip(stages, last, strict=True)
+    ]
     return step_bound_s(
         last,
         case.layout.role_of_stage,
@@ -190,29 +199,33 @@ def _bound(case: Case, stages: tuple[StageCost, ...], microbatches: Num, send: N
         [stage.backward[0].alone for stage in stages],
         work,
         [stage.tail.seconds for stage in stages],
-        send,
+        common.send_s,
     )
 
 
-def _work_s(case: Case, stage: StageCost, rank: int, microbatches: Num) -> Num:
+def _work_s(case: Case, stage: StageCost, rank: int, microbatches: Num, distinct: Distinct | None) -> Num:
     if case.overlap == Overlap.NONE:
         return microbatches * (_all_chunks(stage.role, stage.forward) + _all_chunks(stage.role, stage.backward))
     forward = [load.alone for load in stage.forward]
     backward = [load.alone for load in stage.backward]
-    counts = _counts(case, stage.role, rank, microbatches)
+    counts = _counts(case, stage.role, rank, microbatches, distinct)
     return stage_work_s(counts, forward, backward, stage.merged_s())
 
 
 def stage_work_s_of(found: Arranged, stage: StageCost, rank: int) -> Num:
     """Seconds of all ops of one rank of a role in a step."""
-    return _work_s(found.case, stage, rank, found.microbatches)
+    return _work_s(found.case, stage, rank, found.microbatches, _distinct(found.microbatches))
 
 
-def _counts(case: Case, role: Role, rank: int, microbatches: Num) -> OpCounts:
+def _distinct(microbatches: Num) -> Distinct | None:
+    return np.unique(microbatches, return_inverse=True) if is_column(microbatches) else None
+
+
+def _counts(case: Case, role: Role, rank: int, microbatches: Num, distinct: Distinct | None) -> OpCounts:
     """Op counts of a rank; with a column of microbatches, every count is a column."""
-    if not isinstance(microbatches, np.ndarray):
+    if distinct is None:
         return op_counts(case.shape(int(microbatches)), rank, role.content_of_chunk)
-    unique, inverse = np.unique(microbatches, return_inverse=True)
+    unique, inverse = distinct
     each = [op_counts(case.shape(int(m)), rank, role.content_of_chunk) for m in unique]
     return OpCounts(*(np.stack(column, axis=-1)[..., inverse] for column in zip(*each, strict=True)))
 
