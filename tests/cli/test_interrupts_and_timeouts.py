@@ -102,6 +102,7 @@ def test_an_interrupt_before_the_first_simulation_leaves_nothing(busy: Path, mon
 
 SIGNALLED = """
 import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background has it ignored
 from autodeploy.search import exact
 whole = exact._Ranking.simulate
 def simulate(ranking, *batch):

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from autodeploy.search import exact
-from autodeploy.search.exact import Outcome, Progress, search_exact
+from autodeploy.search.enumerate import enumerate_plans
+from autodeploy.search.exact import Limits, Outcome, Progress, search_exact, search_plans
+from autodeploy.search.screen import screen
 from autodeploy.spec.plan import Plan
 from tests.search.little import NAMES, every_plan, legal_plans_of, little_spaces, order_of, ranking_of
 
@@ -138,6 +140,30 @@ def test_every_plan_within_reach_is_kept(name: str, factor: float) -> None:
     outcome = search_exact(little_spaces()[name], top=1, reach_s=reach_s)
     within = [each.step_s for each in brute if each.step_s < reach_s]
     assert outcome.step_s.tolist() == (within or [brute[0].step_s])
+
+
+@EVERY_SPACE
+def test_of_plans_with_a_limit_all_below_it_are_ranked(name: str) -> None:
+    space, brute = little_spaces()[name], ranking_of(name)
+    limit_s = brute[len(brute) // 2].step_s
+    limits = Limits(top=len(brute), limit_s=limit_s)
+    outcome = search_plans(space, enumerate_plans(space), Progress(), limits)
+    below = [each.step_s for each in brute if each.step_s < limit_s]
+    assert outcome.step_s.tolist()[: len(below)] == below
+    assert outcome.simulated < len(brute)
+
+
+@EVERY_SPACE
+def test_ties_go_to_headroom_and_then_to_smaller_degrees(name: str) -> None:
+    space = little_spaces()[name]
+    screened = screen(space, enumerate_plans(space).legal)
+    ranking = exact._Ranking(space, screened, Limits(top=1000))
+    ranking.step_s[screened.fits] = 1.0
+    rows, _ = ranking.best()
+    plans = screened.plans.rows(rows)
+    keys = list(zip(screened.peak_bytes[rows], plans.tp * plans.pp * plans.vpp * plans.ep * plans.etp, strict=True))
+    assert len(keys) == screened.fits.sum()
+    assert keys == sorted(keys)
 
 
 def test_the_order_of_the_values_does_not_matter() -> None:

@@ -289,6 +289,24 @@ def test_two_searches_for_the_same_may_share_a_storage(url: str, monkeypatch: py
     assert run(ledger_at(url)) == expected
 
 
+@pytest.mark.xfail(strict=True, reason="what another search is still writing is taken for a leftover, and removed")
+def test_a_search_may_begin_while_another_keeps_a_group(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = run(ledger_at(None))
+    whole, begun = optuna.Study.add_trials, []
+
+    def halfway(kept: optuna.Study, trials: Any) -> None:
+        begun.append(kept.study_name)
+        whole(kept, trials[:2])
+        if len(begun) == 1:
+            assert run(ledger_at(url)) == expected  # another process
+        whole(kept, trials[2:])
+
+    monkeypatch.setattr(optuna.Study, "add_trials", halfway)
+    assert run(ledger_at(url)) == expected
+    monkeypatch.setattr(study, "run_study", no_study)
+    assert run(ledger_at(url)) == expected
+
+
 def test_keeping_a_group_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     visited = study.run_study(Judge(groups_of(outer())[0]), Settings(trials=4, seed=0), 0)
     optuna.logging.set_verbosity(optuna.logging.INFO)  # as a process begins
@@ -393,6 +411,12 @@ def test_an_interrupt_keeps_the_groups_that_are_finished(monkeypatch: pytest.Mon
     assert found.step_s
 
 
+def larger_batch(name: str, gbs: int) -> Space:
+    """A little space with so many microbatches that what merged passes hide counts for more than fill and drain."""
+    space = little_spaces()[name]
+    return replace(space, job=replace(space.job, gbs=gbs))
+
+
 BOUND_SPACES: dict[str, Callable[[], Space]] = {
     "dense": lambda: with_values(little_spaces()["dense"], tp=(4,), pp=(4,), vpp=(2,), mbs=(1,), sp=(True,)),
     "one_chunk": lambda: with_values(little_spaces()["dense"], tp=(8,), pp=(8,), vpp=(1,), mbs=(2,), sp=(True,)),
@@ -402,7 +426,7 @@ BOUND_SPACES: dict[str, Callable[[], Space]] = {
     ),
     "mtp": lambda: with_values(little_spaces()["mtp"], tp=(2,), pp=(4,), vpp=(2,), ep=(32,), dispatch=("hier",)),
     "mtp_pair": lambda: with_values(
-        little_spaces()["mtp"], tp=(2,), pp=(2,), vpp=(2,), ep=(32,), dispatch=("hier",), overlap=("pair",)
+        larger_batch("mtp", 1024), tp=(2,), pp=(2,), vpp=(2,), ep=(32,), dispatch=("hier",), overlap=("pair",)
     ),
     "no_recompute": lambda: with_values(
         little_spaces()["tight"], tp=(4,), pp=(2,), vpp=(2,), ep=(8,), recompute=("none", "fit", "full")

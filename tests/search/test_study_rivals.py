@@ -86,6 +86,15 @@ def test_a_study_is_no_worse_than_random_with_as_many_simulations() -> None:
     assert median(map(best_of, judges)) <= median(map(best_of, rivals))
 
 
+def test_the_sampler_learns_what_fits() -> None:
+    first, last = 0, 0
+    for seed in SEEDS:
+        sampled = run_study(fresh(), Settings(trials=TRIALS, seed=seed), seed)[: TRIALS // 2]
+        first += sum(judged.feasible for _, judged in sampled[:20])  # the first generation is drawn at random
+        last += sum(judged.feasible for _, judged in sampled[-20:])
+    assert last > 1.25 * first
+
+
 @pytest.mark.parametrize("sampler", ["nsga2", "tpe", "random"])
 def test_every_sampler_spends_its_trials_and_repeats_itself(sampler: str) -> None:
     settings = Settings(trials=40, seed=5, sampler=sampler)  # type: ignore[arg-type]
