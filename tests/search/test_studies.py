@@ -27,13 +27,15 @@ from autodeploy.spec.space import Space, with_values
 from tests.search.little import little_spaces, outer_of, simulated, some_points
 
 TRIALS = 12
-LABEL, CONTENT = "little", "0123456789ab"
+LABEL, CONTENT = f"little-{os.getpid()}", "0123456789ab"
+"""The label is one of this process: others may test with the same database."""
 POSTGRES = os.environ.get("AUTODEPLOY_TEST_POSTGRES", "")
 
 
 def narrow() -> Space:
     """A space of six shapes, three groups of a study."""
-    return with_values(little_spaces()["mtp"], tp=(1, 2), pp=(4,), vpp=(2, 3), ep=(16, 32))
+    space = replace(little_spaces()["mtp"], name=LABEL)
+    return with_values(space, tp=(1, 2), pp=(4,), vpp=(2, 3), ep=(16, 32))
 
 
 @cache
