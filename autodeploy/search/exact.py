@@ -220,7 +220,7 @@ def _simulate_all(ranking: _Ranking, progress: Progress, timeout_s: float | None
             progress.gap_frac = ranking.gap_frac()
             report(progress)
             if timeout_s is not None and time.monotonic() - progress.started_s > timeout_s:
-                return "timeout"
+                return "optimal" if ranking.next_batch() is None else "timeout"
     except KeyboardInterrupt:
         return "interrupted"
     return "optimal"

@@ -42,7 +42,7 @@ class Judge:
 
     @property
     def simulated(self) -> int:
-        """Distinct plans that had to be simulated: those that are legal and fit."""
+        """Distinct plans simulated that are legal and fit; those that do not fit are simulated too, but not counted."""
         return sum(judged.feasible for judged in self.known.values())
 
     def __call__(self, point: Point) -> Judged:
