@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autodeploy.analysis.attention import BF16, gather, norm, scatter
+from autodeploy.analysis.attention import gather, scatter
 from autodeploy.analysis.ops import Module, Op, Row, Shard, Tokens, matmul, vector
+from autodeploy.analysis.vectors import BF16, norm
 from autodeploy.numeric import Num, ceil
 from autodeploy.spec.model import Model
 from autodeploy.spec.target import Profile
@@ -44,7 +45,7 @@ def head_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
     h = model.hidden
     entry = Row(name="head input", bytes=BF16 * h * t.part, module=Module.KEPT)
     return [
-        norm("final norm", model, t.part, rows=(entry,), module=Module.KEPT),
+        norm("final norm", model, profile, t.part, rows=(entry,), module=Module.KEPT),
         *logit_ops(model, t, profile),
     ]
 
@@ -53,17 +54,17 @@ def logit_ops(model: Model, t: Tokens, profile: Profile, shared: bool = False) -
     """One pass through the output projection and the loss."""
     h = model.hidden
     width = padded_vocab(model, t.tp, profile.vocab_multiple) / t.tp
+    held = width if profile.split_logits else width * t.tp
     normed = Row(name="normed head input", bytes=BF16 * h * t.part, module=Module.KEPT)
-    logits = Row(name="logits", bytes=profile.logit_saved_bytes * t.whole * width, module=Module.KEPT)
+    logits = Row(name="logits", bytes=profile.logit_saved_bytes * t.whole * held, module=Module.KEPT)
     product = matmul(
         "logits", t.whole, width, h, module=Module.KEPT, rows=(normed, logits),
         transfers=(gather(BF16 * h * t.whole, t),),
     )  # fmt: skip
-    if shared or model.tied_embeddings:
-        product = replace(product, params=0.0)
-    moved = (profile.logit_saved_bytes + profile.logit_transient_bytes) * t.whole * width
+    product = replace(product, narrow=False, params=0.0 if shared or model.tied_embeddings else product.params)
+    moved = (profile.logit_saved_bytes + profile.logit_transient_bytes) * t.whole * held
     loss = vector("loss", 2.0 * moved, moved, module=Module.KEPT, kernels=4)
-    return [product, replace(loss, transient_bytes=profile.logit_transient_bytes * t.whole * width)]
+    return [product, replace(loss, transient_bytes=profile.logit_transient_bytes * t.whole * held)]
 
 
 def mtp_ops(model: Model, t: Tokens, profile: Profile, layer: list[Op]) -> list[Op]:
@@ -73,13 +74,13 @@ def mtp_ops(model: Model, t: Tokens, profile: Profile, layer: list[Op]) -> list[
     entry = Row(name="mtp inputs", bytes=2.0 * BF16 * h * t.part, module=Module.KEPT)
     joined = Row(name="mtp projection input", bytes=2.0 * BF16 * h * t.part, module=Module.FULL)
     return [
-        norm("mtp hidden norm", model, t.part, rows=(entry,), module=Module.FULL),
-        norm("mtp embedding norm", model, t.part, rows=(), module=Module.FULL),
+        norm("mtp hidden norm", model, profile, t.part, rows=(entry,), module=Module.FULL),
+        norm("mtp embedding norm", model, profile, t.part, rows=(), module=Module.FULL),
         matmul(
             "mtp projection", t.whole, h / t.tp, 2 * h, rows=(joined,),
             transfers=(gather(2.0 * BF16 * h * t.whole, t),),
         ),
         *layer,
-        norm("mtp final norm", model, t.part, rows=(), module=Module.KEPT),
+        norm("mtp final norm", model, profile, t.part, rows=(), module=Module.KEPT),
         *logit_ops(model, t, profile, shared=True),
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autodeploy.analysis.attention import BF16, bias, gather, norm, residual, sandwich, scatter
+from autodeploy.analysis.attention import bias, gather, sandwich, scatter
 from autodeploy.analysis.ops import (
     Engine,
     Group,
@@ -20,21 +20,18 @@ from autodeploy.analysis.ops import (
     matmul,
     vector,
 )  # fmt: skip
+from autodeploy.analysis.vectors import BF16, activation, norm, residual
 from autodeploy.numeric import Num
 from autodeploy.spec.model import Model, MoE
+from autodeploy.spec.target import Profile
 
 ROW_MAP_BYTES = 8.0
 """Row-id map of the permutation, per token and expert (4..8; the published list takes 8)."""
+EAGER_PERMUTE = 2.0
+"""Index, gather, sort back and weigh as kernels of their own: every copy is read and written once more."""
 
 
-def _activation(name: str, model: Model, tokens: Num, width: Num, module: Module, rows: tuple[Row, ...]) -> Op:
-    """SwiGLU reads 2f and writes f (backward: reads 3f, writes 2f); GELU reads and writes f."""
-    forward, backward = (3.0, 5.0) if model.gated else (2.0, 3.0)
-    traffic = BF16 * tokens * width
-    return vector(name, forward * traffic, backward * traffic, module=module, rows=rows)
-
-
-def dense_ops(model: Model, t: Tokens) -> list[Op]:
+def dense_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
     """Norm, the two (gated: three) matrices, residual."""
     h, width = model.hidden, model.ffn_width / t.tp
     up = (2.0 if model.gated else 1.0) * width
@@ -44,7 +41,7 @@ def dense_ops(model: Model, t: Tokens) -> list[Op]:
     traffic = BF16 * h * t.whole
     biased = 1.0 if model.linear_bias else 0.0
     return [
-        norm("norm 2", model, t.part, rows=(normed,), module=Module.LAYERNORM),
+        norm("norm 2", model, profile, t.part, rows=(normed,), module=Module.LAYERNORM),
         matmul(
             "fc1",
             t.whole,
@@ -55,15 +52,15 @@ def dense_ops(model: Model, t: Tokens) -> list[Op]:
             bias=biased * up,
             transfers=(gather(traffic, t),),
         ),
-        _activation("activation", model, t.whole, width, Module.MLP_ACT, (act,)),
+        activation("activation", model, profile, t.whole, width, Module.MLP_ACT, (act,)),
         matmul("fc2", t.whole, h, width, module=Module.MLP, transfers=(scatter(traffic),)),
         *bias("fc2 bias", t, biased * h),
-        *sandwich("norm after mlp", model, t),
+        *sandwich("norm after mlp", model, profile, t),
         residual("residual 2", model, t.part),
     ]
 
 
-def moe_ops(model: Model, t: Tokens, combine_saved: bool) -> list[Op]:
+def moe_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
     """Norm, router, dispatch, grouped expert products, combine, shared experts, residual."""
     moe = model.moe
     assert moe is not None
@@ -71,11 +68,11 @@ def moe_ops(model: Model, t: Tokens, combine_saved: bool) -> list[Op]:
     own = Row(name="moe input", bytes=BF16 * h * t.part, module=Module.FULL)
     rest = Row(name="moe input, gathered part", bytes=BF16 * h * (t.whole - t.part), module=Module.MOE)
     return [
-        norm("norm 2", model, t.part, rows=(own, rest), module=Module.FULL),
+        norm("norm 2", model, profile, t.part, rows=(own, rest), module=Module.FULL),
         _router(h, moe, t),
-        *_routed(model, moe, t, combine_saved),
-        *_shared(model, moe, t),
-        *sandwich("norm after moe", model, t),
+        *_routed(model, moe, t, profile),
+        *_shared(model, moe, t, profile),
+        *sandwich("norm after moe", model, profile, t),
         residual("residual 2", model, t.part),
     ]
 
@@ -86,17 +83,18 @@ def _router(h: int, moe: MoE, t: Tokens) -> Op:
         Row(name="row-id map", bytes=ROW_MAP_BYTES * t.part * moe.experts, module=Module.MOE),
     )
     product = matmul("router", t.part, moe.experts, h, shard=Shard.REPLICATED, module=Module.MOE, rows=rows)
-    return replace(product, counted=False)
+    return replace(product, counted=False, narrow=False)
 
 
-def _routed(model: Model, moe: MoE, t: Tokens, combine_saved: bool) -> list[Op]:
+def _routed(model: Model, moe: MoE, t: Tokens, profile: Profile) -> list[Op]:
     """Every token's k copies go to their experts and come back. Row counts are those of the busiest rank."""
     h, k = model.hidden, moe.top_k
     received = t.part * t.etp * k * t.imbalance
     width = moe.expert_width / t.etp
     up = (2.0 if model.gated else 1.0) * width
     local = moe.experts / t.ep
-    moved = BF16 * 2.0 * (1.0 + k) * h * t.part * t.imbalance
+    eager = "permute" not in profile.fused
+    moved = (EAGER_PERMUTE if eager else 1.0) * BF16 * 2.0 * (1.0 + k) * h * t.part * t.imbalance
     permuted = Row(name="permuted tokens", bytes=BF16 * received * h, module=Module.MOE, grad_live=True)
     fc1 = Row(name="expert fc1 output", bytes=BF16 * received * up, module=Module.MOE, grad_live=True)
     act = Row(name="expert activation output", bytes=BF16 * received * width, module=Module.MOE_ACT)
@@ -114,9 +112,9 @@ def _routed(model: Model, moe: MoE, t: Tokens, combine_saved: bool) -> list[Op]:
     return [
         replace(permute, exchange_bytes=BF16 * received / t.etp * h),
         _grouped("expert fc1", model, received, up, h, local, (fc1,), (_expert_tp(h, received),)),
-        _activation("expert activation", model, received, width, Module.MOE_ACT, (act,)),
+        activation("expert activation", model, profile, received, width, Module.MOE_ACT, (act,)),
         _grouped(
-            "expert fc2", model, received, h, width, local, (combined,) if combine_saved else (),
+            "expert fc2", model, received, h, width, local, (combined,) if profile.combine_saved else (),
             (_expert_tp(h, received),),
         ),
         vector("unpermute", moved, moved, module=Module.MOE, transfers=(_all_to_all(h, t),), kernels=2),
@@ -148,11 +146,12 @@ def _grouped(
     assert moe is not None
     return Op(
         name=name, engine=Engine.EXPERTS, module=Module.MOE, m=m, n=n, k=k, experts=experts,
-        flop=2.0 * m * n * k, params=1.0 * experts * n * k, shard=Shard.EXPERT, rows=rows, transfers=transfers,
+        flop=2.0 * m * n * k, narrow=True, params=1.0 * experts * n * k, shard=Shard.EXPERT, rows=rows,
+        transfers=transfers,
     )  # fmt: skip
 
 
-def _shared(model: Model, moe: MoE, t: Tokens) -> list[Op]:
+def _shared(model: Model, moe: MoE, t: Tokens, profile: Profile) -> list[Op]:
     if not moe.shared_width:
         return []
     h, width = model.hidden, moe.shared_width / t.tp
@@ -163,6 +162,6 @@ def _shared(model: Model, moe: MoE, t: Tokens) -> list[Op]:
     act = Row(name="shared activation output", bytes=BF16 * t.whole * width, module=module)
     return [
         matmul("shared fc1", t.whole, up, h, module=module, rows=(fc1,), transfers=(gather(traffic, t),)),
-        _activation("shared activation", model, t.whole, width, module, (act,)),
+        activation("shared activation", model, profile, t.whole, width, module, (act,)),
         matmul("shared fc2", t.whole, h, width, module=module, transfers=(scatter(traffic),)),
     ]

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from autodeploy.analysis.attention import attention_ops
 from autodeploy.analysis.ends import embedding_ops, head_ops, mtp_ops
 from autodeploy.analysis.feedforward import dense_ops, moe_ops
+from autodeploy.analysis.formats import adapted, narrowed
 from autodeploy.analysis.ops import Op, Tokens
 from autodeploy.numeric import where
 from autodeploy.spec.job import Job
 from autodeploy.spec.model import Kind, Model, decoder_kinds, mtp_kind, present_kinds
-from autodeploy.spec.plan import LayerLike
+from autodeploy.spec.plan import CpComm, LayerLike
 from autodeploy.spec.target import Profile
 
 Inventory = Mapping[Kind, tuple[Op, ...]]
@@ -24,8 +25,11 @@ def tokens_of(job: Job, plan: LayerLike) -> Tokens:
         whole=whole,
         part=whole / where(plan.sp, plan.tp, 1),
         seq=job.seq_len,
+        document=min(job.document_len or job.seq_len, job.seq_len),
         sp=1.0 * plan.sp,
         tp=plan.tp,
+        cp=plan.cp,
+        cp_comm=plan.cp_comm,
         ep=plan.ep,
         etp=plan.etp,
         imbalance=where(plan.ep > 1, job.expert_imbalance, 1.0),
@@ -34,15 +38,16 @@ def tokens_of(job: Job, plan: LayerLike) -> Tokens:
 
 def inventory(model: Model, job: Job, profile: Profile, plan: LayerLike) -> Inventory:
     """Ops of every kind that the model has, per rank and microbatch."""
-    return inventory_of(model, profile, tokens_of(job, plan), job.mtp)
+    ops = inventory_of(model, profile, tokens_of(job, plan), job.mtp)
+    return {kind: narrowed(job, adapted(job, ops[kind])) for kind in ops}
 
 
 def inventory_of(model: Model, profile: Profile, t: Tokens, mtp: bool) -> Inventory:
     """The same from token counts."""
-    attention = attention_ops(model, t)
-    layers = {Kind.DENSE: (*attention, *dense_ops(model, t))}
+    attention = attention_ops(model, t, profile)
+    layers = {Kind.DENSE: (*attention, *dense_ops(model, t, profile))}
     if model.moe is not None:
-        layers[Kind.SPARSE] = (*attention, *moe_ops(model, t, profile.combine_saved))
+        layers[Kind.SPARSE] = (*attention, *moe_ops(model, t, profile))
     ops: dict[Kind, tuple[Op, ...]] = {
         Kind.EMBEDDING: tuple(embedding_ops(model, t, profile)),
         **layers,
@@ -62,4 +67,7 @@ def kind_counts(model: Model, mtp: bool) -> dict[Kind, int]:
 
 def one_token(seq_len: int) -> Tokens:
     """One token of a sequence on one device that holds the whole model: for the readings of the model itself."""
-    return Tokens(whole=1.0, part=1.0, seq=seq_len, sp=0.0, tp=1, ep=1, etp=1, imbalance=1.0)
+    return Tokens(
+        whole=1.0, part=1.0, seq=seq_len, document=seq_len, sp=0.0, tp=1, cp=1, cp_comm=CpComm.RING, ep=1, etp=1,
+        imbalance=1.0,
+    )  # fmt: skip

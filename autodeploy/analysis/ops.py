@@ -35,8 +35,9 @@ class Module(IntEnum):
     SHARED_EXPERTS = 4
     MLP = 5
     MOE = 6
-    FULL = 7
-    KEPT = 8
+    CORE_ATTN = 7
+    FULL = 8
+    KEPT = 9
     """Never rebuilt: inputs of layers, and the ends of the model."""
 
 
@@ -58,6 +59,7 @@ class Group(IntEnum):
     TP = 0
     EP = 1
     ETP = 2
+    CP = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +79,7 @@ class Transfer:
 
     group: Group
     bytes: Num
-    """TP, ETP: the whole tensor. EP: one copy of the rank's own tokens."""
+    """TP, ETP: the whole tensor. EP: one copy of the rank's own tokens. CP: keys and values, or heads, of the rank."""
     forward: Num = 0.0
     """How many all-gathers, reduce-scatters or all-to-alls in the forward pass."""
     backward: Num = 0.0
@@ -101,7 +103,11 @@ class Op:
     """Model FLOP of the forward pass."""
     counted: bool = True
     """Part of the model FLOP by Megatron's convention, which leaves the router out."""
+    narrow: bool = False
+    """Runs in the job's number format where that is below 16 bits."""
     params: Num = 0.0
+    trained: bool = True
+    """False: its parameters get no weight gradient and have no state."""
     shard: Shard = Shard.TP
     forward_bytes: Num = 0.0
     backward_bytes: Num = 0.0
@@ -129,7 +135,7 @@ def matmul(
 ) -> Op:
     """A linear layer of n x k weights over m tokens."""
     return Op(
-        name=name, engine=Engine.MATMUL, module=module, m=m, n=n, k=k, flop=2.0 * m * n * k,
+        name=name, engine=Engine.MATMUL, module=module, m=m, n=n, k=k, flop=2.0 * m * n * k, narrow=True,
         params=1.0 * n * k + bias, shard=shard, rows=rows, transfers=transfers,
     )  # fmt: skip
 
@@ -162,8 +168,12 @@ class Tokens:
     part: Num
     """n: what a sequence-parallel region holds, T / tp with sp, else T."""
     seq: Num
+    document: Num
+    """Tokens of the document that a token stands in, at most `seq`."""
     sp: Num
     tp: Num
+    cp: Num
+    cp_comm: Num
     ep: Num
     etp: Num
     imbalance: Num

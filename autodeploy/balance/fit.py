@@ -10,6 +10,7 @@ import numpy as np
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.memory import (
     Moments,
+    Params,
     activation_bytes,
     boundary_buffers,
     bytes_per_param,
@@ -34,7 +35,8 @@ MEMORY_TERMS = (
 class Budget:
     """What is the same for all stages of a plan."""
 
-    bytes_per_param: tuple[Num, Num]
+    bytes_per_param: tuple[Num, Num, Num]
+    """Dense, expert, frozen."""
     communicators: Num
     boundary: Num
     """p2p buffers."""
@@ -84,10 +86,12 @@ def _live_layers(shape: Shape, role: Role) -> Moments:
     return tuple(tuple(zip(role.kinds, vector, strict=True)) for vector in pareto_maxima(vectors))
 
 
-def fit_stage(limits: Budget, role: Role, ladder: Ladder, moments: Moments, params: tuple[Num, Num]) -> StageMemory:
+def fit_stage(limits: Budget, role: Role, ladder: Ladder, moments: Moments, params: Params) -> StageMemory:
     """Climb the ladder while the stage is over the device; the highest rung stands if none fits."""
-    dense, experts = limits.bytes_per_param
-    fixed = dense * params[0] + experts * params[1] + limits.communicators + limits.boundary
+    dense, experts, frozen = limits.bytes_per_param
+    fixed = dense * params.dense + experts * params.experts + limits.communicators + limits.boundary
+    if is_column(params.frozen) or params.frozen:
+        fixed = fixed + frozen * params.frozen
     rung: Num = 0
     allocated = fixed + _rung_bytes(ladder, role, moments, 0)
     over = allocated > limits.capacity_bytes
@@ -117,13 +121,13 @@ def memory_terms(
     role: Role,
     ladder: Ladder,
     moments: Moments,
-    params: tuple[Num, Num],
+    params: Params,
     memory: StageMemory,
     limits: Budget,
 ) -> dict[str, Num]:
     """The peak of a stage of one plan, term by term, in bytes."""
     rung = int(memory.rung)
-    terms = resident_terms(job, plan, *params)
+    terms = resident_terms(job, plan, params)
     terms["activations"] = activation_bytes(ladder.kept_bytes, moments, rung)
     terms["transient"] = transient_bytes(ladder.transient_bytes, role, rung) + limits.boundary
     terms["communicators"] = limits.communicators

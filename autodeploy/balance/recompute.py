@@ -22,6 +22,7 @@ from autodeploy.spec.plan import Overlap
 from autodeploy.spec.target import Profile
 
 POLICIES = ("none", "fit", "full")
+PARTIAL = "full:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +43,8 @@ class Ladder:
     lowest: int
     """Modules rebuilt on the first rung."""
     rungs: int
+    share: float = 1.0
+    """Of the layers, those on which FULL stands (`full:SHARE`)."""
     index: np.ndarray | None = None
 
     def at(self, index: np.ndarray) -> Ladder:
@@ -66,15 +69,29 @@ class Ladder:
 
 def parse_policy(text: str) -> tuple[Module, ...] | None:
     """Modules of an explicit policy (`layernorm+moe_act`), None for `none`, `fit`, `full`; raises `SpecError`."""
-    if text in POLICIES:
+    if text in POLICIES or full_share(text) is not None:
         return None
     words = text.split("+")
     known = MODULE_WORDS[: len(REBUILDABLE) - 1]
     unknown = [word for word in words if word not in known]
     if unknown:
-        allowed = " ".join(POLICIES) + ", or modules joined by +: " + " ".join(known)
+        allowed = " ".join(POLICIES) + " full:SHARE, or modules joined by +: " + " ".join(known)
         raise spec_error("recompute", f"unknown {unknown[0]!r}", allowed)
     return tuple(Module[word.upper()] for word in words)
+
+
+def full_share(text: str) -> float | None:
+    """0.25 of `full:0.25`, a quarter of every stage's layers rebuilt in full (Megatron's block method); None for
+    another policy. Raises `SpecError` for a share that is none."""
+    if not text.startswith(PARTIAL):
+        return None
+    try:
+        share = float(text.removeprefix(PARTIAL))
+    except ValueError:
+        share = 0.0
+    if not 0.0 < share <= 1.0:
+        raise spec_error("recompute", f"{text!r} names no share of the layers", "full:SHARE, above 0 and at most 1")
+    return share
 
 
 def present_modules(costs: Mapping[Kind, LayerCost]) -> tuple[Module, ...]:
@@ -102,11 +119,15 @@ def ladder(
     first, last = _ends(policy, len(modules), len([m for m in modules if m in (chosen or ())]))
     buffers = 2.0 if overlap == Overlap.PAIR else 0.0
     climbs = {kind: _climb(cost, modules, order, buffers) for kind, cost in costs.items()}
+    share = full_share(policy)
+    if share is not None:
+        first = last = len(modules)
+        climbs = {kind: _partly(climb, share) for kind, climb in climbs.items()}
     kept = {kind: climb[0][first : last + 1] for kind, climb in climbs.items()}
     working = {kind: climb[1][first : last + 1] for kind, climb in climbs.items()}
     extra = {kind: _columns(climb[2][first : last + 1]) for kind, climb in climbs.items()}
     return Ladder(
-        kept_bytes=kept, transient_bytes=working, extra=extra, lowest=first, rungs=last + 1 - first,
+        kept_bytes=kept, transient_bytes=working, extra=extra, lowest=first, rungs=last + 1 - first, share=share or 1.0,
         order=tuple(pick(place, [float(module) for module in modules]) for place in order),
     )  # fmt: skip
 
@@ -133,9 +154,11 @@ def _order(
     return order_of(keys)
 
 
-def _climb(
-    cost: LayerCost, modules: Sequence[Module], order: Sequence[Num], buffers: float
-) -> tuple[tuple[Num, ...], tuple[Num, ...], list[Load]]:
+Climb = tuple[tuple[Num, ...], tuple[Num, ...], list[Load]]
+"""Kept bytes, transient bytes and extra load, one entry a rung."""
+
+
+def _climb(cost: LayerCost, modules: Sequence[Module], order: Sequence[Num], buffers: float) -> Climb:
     """Kept bytes, transient bytes and extra load of a kind, on rungs 0 .. len(modules)."""
     kept, rebuilt, extra = total(list(cost.rows_bytes)), 0.0, Load()
     working = cost.working_bytes + buffers * cost.exchange_bytes
@@ -151,6 +174,13 @@ def _climb(
         rungs.append((kept, working + rebuilt, extra))
     columns = list(zip(*rungs, strict=True))
     return columns[0], columns[1], list(columns[2])
+
+
+def _partly(climb: Climb, share: float) -> Climb:
+    """The last rung with a share of the layers on it and the others on the first."""
+    kept, working, extra = climb
+    mixed = share * kept[-1] + (1.0 - share) * kept[0]
+    return (*kept[:-1], mixed), working, [*extra[:-1], extra[-1].times(share)]
 
 
 def _work(column: Sequence[Num]) -> Sequence[Num]:

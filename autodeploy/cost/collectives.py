@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from autodeploy.numeric import Num, ceil, doublings, floor, maximum, minimum, where
 from autodeploy.spec.cluster import Cluster, Level
+from autodeploy.spec.model import MoE
 
 
 class Span(NamedTuple):
@@ -108,6 +109,51 @@ def hier_lanes(cluster: Cluster, group: Span, copy_bytes: Num, top_k: int, imbal
         outer=copy_bytes * (nodes - 1.0) / cluster.fabric.effective_bytes_per_s
         + cluster.fabric.latency_s * doublings(nodes),
     )
+
+
+def distinct_nodes(moe: MoE, nodes: Num) -> Num:
+    """Nodes that the k experts of a token lie on, under even routing.
+
+    Formula: N (1 - C(E - E/N, k) / C(E, k)), at most the model's node limit
+    Source: model.md 6.4; 1.99 / 3.61 / 5.29 / 6.52 of 2 / 4 / 8 / 16 nodes for 8 of 256 experts.
+    """
+    missed: Num = 1.0
+    for taken in range(moe.top_k):
+        missed = missed * maximum(moe.experts - moe.experts / nodes - taken, 0.0) / (moe.experts - taken)
+    found = nodes * (1.0 - missed)
+    return minimum(found, 1.0 * moe.node_limit) if moe.node_limit else found
+
+
+def dedup_lanes(cluster: Cluster, group: Span, copy_bytes: Num, moe: MoE) -> Lanes:
+    """Every token once to each node that needs it, and from there to its experts.
+
+    Formula: X D (1 - 1/N) over the fabric, k X (m - 1)/m inside the node
+    Source: model.md 6.4 (DeepEP, HybridEP); flat over once 1.98 on 8 nodes (arXiv 2603.07685 table 7).
+    """
+    m, nodes = group
+    across = copy_bytes * distinct_nodes(moe, nodes) * (1.0 - 1.0 / nodes)
+    inside = moe.top_k * copy_bytes * (m - 1.0) / m
+    return Lanes(
+        inner=inside / port_bytes_per_s(cluster.inner, m) + cluster.inner.latency_s * doublings(m),
+        outer=across / cluster.fabric.effective_bytes_per_s + cluster.fabric.latency_s * doublings(nodes),
+    )
+
+
+def ring_lanes(cluster: Cluster, group: Span, ranks: Num, part_bytes: Num) -> Lanes:
+    """ranks - 1 sends of a rank's part to its neighbour; on several nodes some neighbour is across the fabric.
+
+    Formula: (ranks - 1) (latency + S / B). Source: model.md 6.3.
+    """
+    sends = ranks - 1.0
+    inner = sends * (cluster.inner.latency_s + part_bytes / cluster.inner.effective_bytes_per_s)
+    outer = sends * (cluster.fabric.latency_s + part_bytes / cluster.fabric.effective_bytes_per_s)
+    across = group.nodes > 1
+    return Lanes(inner=where(across, 0.0, inner), outer=where(across, outer, 0.0))
+
+
+def shuffle_lanes(cluster: Cluster, group: Span, ranks: Num, sent_bytes: Num) -> Lanes:
+    """An all-to-all in which every rank keeps its own share of `sent_bytes`. Source: model.md 6.1."""
+    return flat_lanes(cluster, group, ranks, sent_bytes, 1)
 
 
 def send_s(cluster: Cluster, ranks_apart: Num, job_ranks: Num, message_bytes: Num) -> Num:

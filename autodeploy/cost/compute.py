@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from autodeploy.analysis.ops import Engine, Op
+from autodeploy.errors import spec_error
 from autodeploy.numeric import Num, ceil, maximum
 from autodeploy.spec.cluster import Device
+from autodeploy.spec.job import Job
+from autodeploy.spec.target import Profile
 
 ELEMENT_BYTES = 2.0
 """bf16 operands."""
+NARROW_BYTES = {"fp8": 1.0, "nvfp4": 0.5625}
+"""Per operand element; nvfp4 shares an 8-bit scale among 16."""
 ATTENTION_BACKWARD_FLOP = 2.5
 """Backward over forward FLOP of fused attention: five matrix products instead of two."""
 
@@ -17,37 +24,62 @@ def hbm_s(device: Device, moved_bytes: Num) -> Num:
     return moved_bytes / (device.hbm_bytes_per_s * device.hbm_max_frac)
 
 
-def product_s(device: Device, m: Num, n: Num, k: Num, groups: Num, moved_bytes: Num) -> Num:
+class Format(NamedTuple):
+    """What a product reaches in a number format, and the size of its operands."""
+
+    flop_per_s: float
+    element_bytes: float
+
+
+def format_of(device: Device, precision: str) -> Format:
+    """The rate and width of a job's products. Raises `SpecError` where the device has no such products."""
+    if precision not in NARROW_BYTES:
+        return Format(device.peak_flop_per_s * device.matmul_max_frac, ELEMENT_BYTES)
+    rate = getattr(device, precision)
+    if rate is None:
+        has = [name for name in NARROW_BYTES if getattr(device, name) is not None]
+        raise spec_error("job.precision", f"{device.name} has no {precision} products", " ".join(["bf16 fp16", *has]))
+    return Format(rate.peak_flop_per_s * rate.max_frac, NARROW_BYTES[precision])
+
+
+def product_s(
+    device: Device, m: Num, n: Num, k: Num, groups: Num, moved_bytes: Num, flop_per_s: float | None = None
+) -> Num:
     """`groups` products of m / groups rows: whole tiles in whole waves over the cores, or memory, whichever is longer.
 
     Formula: max(waves * (2 * tile_m * tile_n * k * cores / peak + tile_overhead), bytes / hbm) + gap
     Source: model.md 7.1; four shapes on 910B2C within 0.9 %, 18 shapes on H800 within 5.5 % on average.
     """
     tiles = groups * ceil(m / groups / device.tile_m) * ceil(n / device.tile_n)
-    reached = device.peak_flop_per_s * device.matmul_max_frac / device.matmul_cores
+    reached = (flop_per_s or format_of(device, "bf16").flop_per_s) / device.matmul_cores
     tile_s = 2.0 * device.tile_m * device.tile_n * k / reached + device.tile_overhead_s
     waves = ceil(tiles / device.matmul_cores)
     return maximum(waves * tile_s, hbm_s(device, moved_bytes)) + device.kernel_gap_s
 
 
-def _product(device: Device, op: Op, grad_bytes: float) -> tuple[Num, Num]:
-    """Forward; backward as input gradient plus weight gradient, which reads and writes the accumulated gradient."""
+def _product(device: Device, op: Op, grad_bytes: float, how: Format) -> tuple[Num, Num]:
+    """Forward; backward as input gradient plus weight gradient, which reads and writes the accumulated gradient.
+    Operands have the width of the format, results are bf16; frozen weights get no gradient."""
     m, n, k, groups = op.m, op.n, op.k, op.experts
-    weights = groups * n * k
-    operands = ELEMENT_BYTES * (m * k + m * n)
-    once = operands + ELEMENT_BYTES * weights
-    forward = product_s(device, m, n, k, groups, once)
-    dgrad = product_s(device, m, k, n, groups, once)
-    accumulate = operands + 2.0 * grad_bytes * weights
-    wgrad = product_s(device, n * groups, k, m / groups, groups, accumulate)
+    weights, rate, wide = groups * n * k, how.flop_per_s, ELEMENT_BYTES
+    held = how.element_bytes
+    forward = product_s(device, m, n, k, groups, held * (m * k + weights) + wide * m * n, rate)
+    dgrad = product_s(device, m, k, n, groups, held * (m * n + weights) + wide * m * k, rate)
+    if not op.trained:
+        return forward, dgrad
+    accumulate = held * (m * k + m * n) + 2.0 * grad_bytes * weights
+    wgrad = product_s(device, n * groups, k, m / groups, groups, accumulate, rate)
     return forward, dgrad + wgrad
 
 
-def _attention(device: Device, op: Op) -> tuple[Num, Num]:
-    """Fused attention at a share of the peak. Source: model.md 7.3."""
-    forward = op.flop / (device.peak_flop_per_s * device.attention_forward_frac) + device.kernel_gap_s
-    rate = device.peak_flop_per_s * device.attention_backward_frac
-    return forward, ATTENTION_BACKWARD_FLOP * op.flop / rate + device.kernel_gap_s
+def _attention(device: Device, profile: Profile, op: Op) -> tuple[Num, Num]:
+    """Fused attention at a share of the peak, or a batched product. Source: model.md 7.3."""
+    if profile.attention == "unfused":
+        return _product(device, op, ELEMENT_BYTES / 2.0, format_of(device, "bf16"))
+    peak = device.peak_flop_per_s * profile.attention_rate_frac
+    forward = op.flop / (peak * device.attention_forward_frac) + device.kernel_gap_s
+    backward = ATTENTION_BACKWARD_FLOP * op.flop / (peak * device.attention_backward_frac)
+    return forward, backward + device.kernel_gap_s
 
 
 def _vector(device: Device, op: Op) -> tuple[Num, Num]:
@@ -55,13 +87,13 @@ def _vector(device: Device, op: Op) -> tuple[Num, Num]:
     return hbm_s(device, op.forward_bytes) + gaps, hbm_s(device, op.backward_bytes) + gaps
 
 
-def op_s(device: Device, op: Op, grad_bytes: float) -> tuple[Num, Num]:
+def op_s(device: Device, profile: Profile, job: Job, op: Op) -> tuple[Num, Num]:
     """Forward and backward seconds of an op on the device, communication apart."""
     if op.engine is Engine.VECTOR:
         return _vector(device, op)
     if op.engine is Engine.ATTENTION:
-        return _attention(device, op)
-    return _product(device, op, grad_bytes)
+        return _attention(device, profile, op)
+    return _product(device, op, job.grad_bytes, format_of(device, job.precision if op.narrow else "bf16"))
 
 
 def kernels(op: Op) -> tuple[int, int]:

@@ -7,20 +7,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from autodeploy.analysis.inventory import inventory
-from autodeploy.analysis.ops import REBUILDABLE, Engine, Group, Module, Op, Shard, Transfer
+from autodeploy.analysis.ops import REBUILDABLE, Engine, Group, Module, Op, Shard
 from autodeploy.analysis.readings import grad_live_bytes, params, saved_by_module, transient_bytes
-from autodeploy.cost.collectives import Lanes, flat_lanes, gather_rates, hier_lanes, serial, span
 from autodeploy.cost.compute import kernels, op_s
 from autodeploy.cost.load import Load, sum_loads
-from autodeploy.numeric import Num, maximum, total, where
-from autodeploy.spec.cluster import Cluster
+from autodeploy.cost.traffic import Traffic
+from autodeploy.numeric import Num, maximum, total
 from autodeploy.spec.job import Job
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Kind, Model
-from autodeploy.spec.plan import Dispatch, LayerLike
+from autodeploy.spec.plan import LayerLike
 
 ENGINE_WORDS = tuple(engine.name.lower() for engine in Engine)
-PASS_TERMS = (*ENGINE_WORDS, "launch", "tensor_parallel", "expert_exchange")
+PASS_TERMS = (*ENGINE_WORDS, "launch", "tensor_parallel", "context_parallel", "expert_exchange")
 """Where the seconds of one pass go."""
 
 
@@ -40,9 +39,11 @@ class LayerCost:
     exchange_bytes: Num
     """One buffer of the expert all-to-all."""
     dense_params: Num
-    """Parameters whose state is sharded over dp x cp."""
+    """Trained parameters whose state is sharded over dp x cp."""
     expert_params: Num
-    """Parameters whose state is sharded over edp."""
+    """Trained parameters whose state is sharded over edp."""
+    frozen_params: Num
+    """Parameters of which only the weights are held."""
     forward_terms: Mapping[str, Num]
     backward_terms: Mapping[str, Num]
 
@@ -54,68 +55,41 @@ class OpCost(NamedTuple):
     backward_s: Num
     traffic: tuple[Load, Load] | None
     kernels: tuple[int, int]
+    context: tuple[Num, Num] = (0.0, 0.0)
+    """The part of `traffic` that is context parallelism in the open."""
 
 
 def layer_costs(model: Model, job: Job, machine: Machine, plan: LayerLike) -> dict[Kind, LayerCost]:
     """The cost of every kind of layer in the model."""
     ops = inventory(model, job, machine.profile, plan)
-    traffic = Traffic(model, job, machine.cluster, plan)
+    traffic = Traffic(model, job, machine, plan)
     # layers of several kinds share the ops of their attention: each distinct op is costed once
     distinct = {id(op): op for kind in ops for op in ops[kind]}
-    costs = {key: _op_cost(machine.cluster, op, job.grad_bytes, traffic) for key, op in distinct.items()}
-    return {kind: _layer(machine.cluster, ops[kind], costs, traffic) for kind in ops}
+    costs = {key: _op_cost(machine, job, op, traffic) for key, op in distinct.items()}
+    return {kind: _layer(machine, ops[kind], costs, traffic) for kind in ops}
 
 
-class Traffic:
-    """Load of a transfer under one plan (or a table)."""
-
-    def __init__(self, model: Model, job: Job, cluster: Cluster, plan: LayerLike) -> None:
-        self.cluster = cluster
-        self.top_k = model.moe.top_k if model.moe else 0
-        self.plan = plan
-        self.imbalance = where(plan.ep > 1, job.expert_imbalance, 1.0)
-        self.tp = gather_rates(cluster, span(cluster, plan.tp, 1))
-        self.etp = gather_rates(cluster, span(cluster, plan.etp, 1))
-        self.ep = span(cluster, plan.ep, plan.etp)
-        self.is_hier = plan.dispatch == Dispatch.HIER
-
-    def load(self, transfer: Transfer) -> Load:
-        """One collective of the transfer."""
-        if transfer.group is Group.EP:
-            return self._exchange(transfer.bytes)
-        lanes = (self.tp if transfer.group is Group.TP else self.etp).lanes(transfer.bytes)
-        return Load(serial(self.cluster, lanes), 0.0, lanes.inner, lanes.outer)
-
-    def _exchange(self, copy_bytes: Num) -> Load:
-        """Dispatch or combine by the plan's method; the busiest receiver sets the time. The levels of a flat
-        all-to-all run at once, the two steps of a hierarchical one in turn."""
-        sent = copy_bytes * self.imbalance
-        flat = flat_lanes(self.cluster, self.ep, self.plan.ep, sent, self.top_k)
-        hier = hier_lanes(self.cluster, self.ep, copy_bytes, self.top_k, self.imbalance)
-        lanes = Lanes(*(where(self.is_hier, h, f) for h, f in zip(hier, flat, strict=True)))
-        alone = where(self.is_hier, lanes.inner + lanes.outer, maximum(lanes.inner, lanes.outer))
-        return Load(0.0, alone, lanes.inner, lanes.outer)
-
-    def gathered_bytes(self, copy_bytes: Num) -> Num:
-        """Tokens of all nodes, held while a hierarchical dispatch runs."""
-        return where(self.is_hier, self.ep.nodes * copy_bytes, 0.0)
-
-
-def _op_cost(cluster: Cluster, op: Op, grad_bytes: float, traffic: Traffic) -> OpCost:
-    forward_s, backward_s = op_s(cluster.device, op, grad_bytes)
+def _op_cost(machine: Machine, job: Job, op: Op, traffic: Traffic) -> OpCost:
+    seconds = op_s(machine.cluster.device, machine.profile, job, op)
     if not op.transfers:
-        return OpCost(forward_s, backward_s, None, kernels(op))
-    loads = [(traffic.load(transfer), transfer) for transfer in op.transfers]
-    forward = sum_loads([load.times(transfer.forward) for load, transfer in loads])
-    backward = sum_loads([load.times(transfer.backward) for load, transfer in loads])
-    return OpCost(forward_s, backward_s, (forward, backward), kernels(op))
+        return OpCost(*seconds, None, kernels(op))
+    forward = [traffic.load(transfer, transfer.forward, seconds[0]) for transfer in op.transfers]
+    backward = [traffic.load(transfer, transfer.backward, seconds[1]) for transfer in op.transfers]
+    context = (_context_s(op, forward), _context_s(op, backward))
+    return OpCost(*seconds, (sum_loads(forward), sum_loads(backward)), kernels(op), context)
 
 
-def _layer(cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], traffic: Traffic) -> LayerCost:
-    forward_terms, forward = _pass(cluster, ops, costs, 0)
-    backward_terms, backward = _pass(cluster, ops, costs, 1)
+def _context_s(op: Op, loads: list[Load]) -> Num:
+    """The part of an op's traffic that is context parallelism."""
+    return total([load.busy for load, t in zip(loads, op.transfers, strict=True) if t.group is Group.CP])
+
+
+def _layer(machine: Machine, ops: tuple[Op, ...], costs: Mapping[int, OpCost], traffic: Traffic) -> LayerCost:
+    forward_terms, forward = _pass(machine, ops, costs, 0)
+    backward_terms, backward = _pass(machine, ops, costs, 1)
     copies = [t.bytes for op in ops for t in op.transfers if t.group is Group.EP]
     gathered = traffic.gathered_bytes(copies[0]) if copies else 0.0
+    trained = [op for op in ops if op.trained]
     return LayerCost(
         forward=forward,
         backward=backward,
@@ -123,14 +97,15 @@ def _layer(cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], t
         rows_bytes=saved_by_module(ops),
         working_bytes=maximum(grad_live_bytes(ops), transient_bytes(ops)) + gathered,
         exchange_bytes=total([op.exchange_bytes for op in ops]),
-        dense_params=params(ops, Shard.TP) + params(ops, Shard.REPLICATED),
-        expert_params=params(ops, Shard.EXPERT),
+        dense_params=params(trained, Shard.TP) + params(trained, Shard.REPLICATED),
+        expert_params=params(trained, Shard.EXPERT),
+        frozen_params=params([op for op in ops if not op.trained]),
         forward_terms=forward_terms,
         backward_terms=backward_terms,
     )
 
 
-def _pass(cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], side: int) -> tuple[dict[str, Num], Load]:
+def _pass(machine: Machine, ops: tuple[Op, ...], costs: Mapping[int, OpCost], side: int) -> tuple[dict[str, Num], Load]:
     """Terms and load of a forward (side 0) or backward (1) pass. The host must launch every kernel: a floor under
     the engines."""
     mine = [costs[id(op)] for op in ops]
@@ -140,9 +115,12 @@ def _pass(cluster: Cluster, ops: tuple[Op, ...], costs: Mapping[int, OpCost], si
     terms: dict[str, Num] = {word: total(seconds) for word, seconds in zip(ENGINE_WORDS, by_engine, strict=True)}
     engines = total(list(terms.values()))
     launches = sum([cost.kernels[side] for cost in mine])
-    terms["launch"] = maximum(launches * cluster.device.issue_s - engines, 0.0)
+    issue_s = 0.0 if machine.profile.graphs else machine.cluster.device.issue_s
+    terms["launch"] = maximum(launches * issue_s - engines, 0.0)
     traffic = sum_loads([cost.traffic[side] for cost in mine if cost.traffic])
-    terms |= {"tensor_parallel": traffic.busy, "expert_exchange": traffic.exchange}
+    context = total([cost.context[side] for cost in mine])
+    terms |= {"tensor_parallel": traffic.busy - context, "context_parallel": context}
+    terms["expert_exchange"] = traffic.exchange
     return terms, traffic._replace(busy=traffic.busy + engines + terms["launch"])
 
 

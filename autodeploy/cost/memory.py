@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from autodeploy.cost.layers import LayerCost
-from autodeploy.numeric import Num, largest, total, where
+from autodeploy.numeric import Num, largest, maximum, total, where
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
 from autodeploy.spec.machine import Machine
@@ -46,28 +47,51 @@ def vocabulary_copies(model: Model, pp: int, role: Role) -> int:
     return int(mtp and not embedding) + int(mtp and not head)
 
 
-def stage_params(
-    model: Model, pp: int, role: Role, costs: Mapping[Kind, LayerCost], vocabulary: Num
-) -> tuple[Num, Num]:
-    """(dense, expert) parameters of one stage of a role, with its copies of the vocabulary matrices."""
+class Params(NamedTuple):
+    """Parameters of one stage: trained ones by the group that shares their state, and frozen ones."""
+
+    dense: Num
+    experts: Num
+    frozen: Num = 0.0
+
+
+def stage_params(model: Model, pp: int, role: Role, costs: Mapping[Kind, LayerCost]) -> Params:
+    """Parameters of one stage of a role, with its copies of the vocabulary matrices."""
     dense = [role.count(kind) * costs[kind].dense_params for kind in role.kinds]
     experts = [role.count(kind) * costs[kind].expert_params for kind in role.kinds]
+    frozen = [role.count(kind) * costs[kind].frozen_params for kind in role.kinds]
     copies = vocabulary_copies(model, pp, role)
-    return total([*dense, copies * vocabulary] if copies else dense), total(experts)
+    if copies:
+        dense.append(copies * costs[Kind.EMBEDDING].dense_params)
+        frozen.append(copies * costs[Kind.EMBEDDING].frozen_params)
+    return Params(total(dense), total(experts), total(frozen))
 
 
-def resident_terms(job: Job, plan: PlanLike, dense: Num, experts: Num) -> dict[str, Num]:
-    """Weights, gradients, optimizer: dense state sharded over dp x cp, expert state over edp."""
-    first = state_bytes(job, plan.zero, dense, plan.dp * plan.cp)
-    second = state_bytes(job, plan.zero, experts, plan.edp)
-    return {name: first[name] + second[name] for name in first}
+def state_shards(plan: PlanLike) -> tuple[Num, Num]:
+    """Ranks that share the state of a dense and of an expert parameter."""
+    return plan.dp * plan.cp / plan.replicas, maximum(plan.edp / plan.replicas, 1.0)
 
 
-def bytes_per_param(job: Job, plan: PlanLike) -> tuple[Num, Num]:
-    """Resident bytes of one dense and of one expert parameter."""
-    dense = state_bytes(job, plan.zero, 1.0, plan.dp * plan.cp)
-    expert = state_bytes(job, plan.zero, 1.0, plan.edp)
-    return total(list(dense.values())), total(list(expert.values()))
+def resident_terms(job: Job, plan: PlanLike, params: Params) -> dict[str, Num]:
+    """Weights, gradients, optimizer: dense state sharded over dp x cp, expert state over edp, each over one replica;
+    of frozen parameters the weights."""
+    dense_shards, expert_shards = state_shards(plan)
+    first = state_bytes(job, plan.zero, params.dense, dense_shards)
+    second = state_bytes(job, plan.zero, params.experts, expert_shards)
+    terms = {name: first[name] + second[name] for name in first}
+    return terms | {"weights": terms["weights"] + frozen_byte(plan) * params.frozen}
+
+
+def frozen_byte(plan: PlanLike) -> Num:
+    """Resident bytes of a frozen parameter."""
+    return WEIGHT_BYTES / where(plan.zero >= 3, state_shards(plan)[0], 1.0)
+
+
+def bytes_per_param(job: Job, plan: PlanLike) -> tuple[Num, Num, Num]:
+    """Resident bytes of one dense, one expert and one frozen parameter."""
+    shards = state_shards(plan)
+    dense, expert = (total(list(state_bytes(job, plan.zero, 1.0, each).values())) for each in shards)
+    return dense, expert, frozen_byte(plan)
 
 
 def communicator_bytes(machine: Machine, model: Model, plan: PlanLike) -> Num:

@@ -8,6 +8,7 @@ from autodeploy.analysis.inventory import tokens_of
 from autodeploy.cost.collectives import send_s
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.load import Load, sum_loads
+from autodeploy.cost.sharding import ShardTraffic
 from autodeploy.numeric import Num
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.job import Job
@@ -26,14 +27,24 @@ def _chunk_loads(role: Role, loads: Mapping[Kind, Load]) -> tuple[Load, ...]:
     )
 
 
-def forward_loads(role: Role, costs: Mapping[Kind, LayerCost]) -> tuple[Load, ...]:
+def forward_loads(
+    role: Role, costs: Mapping[Kind, LayerCost], sharding: Mapping[Kind, ShardTraffic]
+) -> tuple[Load, ...]:
     """Per distinct chunk content of a stage."""
-    return _chunk_loads(role, {kind: costs[kind].forward for kind in role.kinds})
+    loads = {kind: costs[kind].forward for kind in role.kinds}
+    if sharding:
+        loads = {kind: load.plus(Load(sharding[kind].forward)) for kind, load in loads.items()}
+    return _chunk_loads(role, loads)
 
 
-def backward_loads(role: Role, costs: Mapping[Kind, LayerCost], extra: Mapping[Kind, Load]) -> tuple[Load, ...]:
+def backward_loads(
+    role: Role, costs: Mapping[Kind, LayerCost], extra: Mapping[Kind, Load], sharding: Mapping[Kind, ShardTraffic]
+) -> tuple[Load, ...]:
     """Per distinct chunk content of a stage, with what its recompute repeats."""
-    return _chunk_loads(role, {kind: costs[kind].backward.plus(extra[kind]) for kind in role.kinds})
+    loads = {kind: costs[kind].backward.plus(extra[kind]) for kind in role.kinds}
+    if sharding:
+        loads = {kind: load.plus(Load(sharding[kind].backward)) for kind, load in loads.items()}
+    return _chunk_loads(role, loads)
 
 
 def boundary_bytes(model: Model, job: Job, plan: PlanLike) -> Num:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from autodeploy.cost.collectives import Rates, gather_rates, send_s, serial, span
 from autodeploy.cost.compute import hbm_s
+from autodeploy.cost.memory import Params, state_shards
 from autodeploy.numeric import Num, is_column, maximum, where
 from autodeploy.spec.job import Job
 from autodeploy.spec.machine import Machine
@@ -38,34 +39,55 @@ class DataParallel:
 
     dense: Rates
     experts: Rates
+    """Over the ranks of one replica of the sharded state."""
+    dense_copies: Rates
+    expert_copies: Rates
+    """Over the replicas."""
     dense_shards: Num
     expert_shards: Num
     grad_rounds: Num
-    """1 with a distributed optimizer (reduce-scatter), 2 without (all-reduce)."""
+    """At the end of a step: 1 with a distributed optimizer (reduce-scatter), 2 without (all-reduce), 0 where every
+    microbatch reduces its own (zero 2 and 3)."""
     param_rounds: Num
-    """1 with a distributed optimizer (all-gather of its share), else 0."""
+    """1 where the weights are whole and the optimizer is not (all-gather of its share), else 0."""
 
 
 def data_parallel(machine: Machine, plan: PlanLike) -> DataParallel:
     """The data-parallel groups of a plan."""
     cluster, sharded = machine.cluster, plan.zero >= 1
+    shards, expert_shards = state_shards(plan)
+    stride, expert_stride = plan.tp, plan.etp * plan.ep
     return DataParallel(
-        dense=gather_rates(cluster, span(cluster, plan.dp * plan.cp, plan.tp)),
-        experts=gather_rates(cluster, span(cluster, plan.edp, plan.etp * plan.ep)),
-        dense_shards=where(sharded, plan.dp * plan.cp, 1.0),
-        expert_shards=where(sharded, plan.edp, 1.0),
-        grad_rounds=where(sharded, 1.0, 2.0),
-        param_rounds=where(sharded, 1.0, 0.0),
+        dense=gather_rates(cluster, span(cluster, shards, stride)),
+        experts=gather_rates(cluster, span(cluster, expert_shards, expert_stride)),
+        dense_copies=gather_rates(cluster, span(cluster, plan.replicas, stride * shards)),
+        expert_copies=gather_rates(cluster, span(cluster, plan.edp / expert_shards, expert_stride * expert_shards)),
+        dense_shards=where(sharded, shards, 1.0),
+        expert_shards=where(sharded, expert_shards, 1.0),
+        grad_rounds=where(sharded, where(plan.zero >= 2, 0.0, 1.0), 2.0),
+        param_rounds=where(sharded & (plan.zero < 3), 1.0, 0.0),
     )
 
 
-def _dp_s(machine: Machine, dp: DataParallel, params: tuple[Num, Num], each_bytes: float) -> Num:
+def shard_sync_s(machine: Machine, dp: DataParallel, params: tuple[Num, Num], each_bytes: float) -> Num:
     """Reduce-scatter or all-gather over both data-parallel groups, one after the other: they share a port."""
+    return _both_s(machine, (dp.dense, dp.experts), params, each_bytes)
+
+
+def _both_s(machine: Machine, rates: tuple[Rates, Rates], params: tuple[Num, Num], each_bytes: float) -> Num:
     seconds: Num = 0.0
-    for rates, count in zip((dp.dense, dp.experts), params, strict=True):
+    for each, count in zip(rates, params, strict=True):
         if is_column(count) or count > 0.0:
-            seconds = seconds + serial(machine.cluster, rates.lanes(each_bytes * count))
+            seconds = seconds + serial(machine.cluster, each.lanes(each_bytes * count))
     return seconds
+
+
+def _copies_s(machine: Machine, plan: PlanLike, dp: DataParallel, params: tuple[Num, Num], each_bytes: float) -> Num:
+    """All-reduce of each shard's gradients over the replicas; nothing where there is one."""
+    if not is_column(plan.replicas) and plan.replicas == 1:
+        return 0.0
+    shares = (params[0] / dp.dense_shards, params[1] / dp.expert_shards)
+    return 2.0 * _both_s(machine, (dp.dense_copies, dp.expert_copies), shares, each_bytes)
 
 
 def _exposed(profile: Profile, overlap: Overlap, whole_s: Num, window_s: Num) -> Num:
@@ -93,19 +115,21 @@ def stage_tail(
     plan: PlanLike,
     dp: DataParallel,
     overlap: Overlap,
-    params: tuple[Num, Num],
+    params: Params,
     windows: tuple[Num, Num],
     shared_params: Num,
 ) -> StageTail:
     """Tail of a stage (of plans with the same overlap) from its (dense, expert) parameters, the (forward, backward)
     seconds of one microbatch, and the parameters of vocabulary matrices that it shares with another stage."""
     profile = machine.profile
-    grads = dp.grad_rounds * _dp_s(machine, dp, params, job.grad_bytes)
-    gathered = dp.param_rounds * _dp_s(machine, dp, params, PARAM_BYTES)
+    trained = (params.dense, params.experts)
+    grads = dp.grad_rounds * shard_sync_s(machine, dp, trained, job.grad_bytes)
+    grads = grads + _copies_s(machine, plan, dp, trained, job.grad_bytes)
+    gathered = dp.param_rounds * shard_sync_s(machine, dp, trained, PARAM_BYTES)
     return StageTail(
         grad_sync=_exposed(profile, overlap, grads, windows[1]),
         param_sync=_exposed(profile, overlap, gathered, windows[0]),
-        optimizer=optimizer_s(machine, dp, params),
+        optimizer=optimizer_s(machine, dp, trained),
         shared_weights=_shared_s(machine, job, plan, shared_params),
     )
 

@@ -59,6 +59,17 @@ TIME: tuple[Term, ...] = (
         inputs=_LINKS,
     ),
     Term(
+        name="context_parallel", meaning="keys and values of other context ranks, beyond what attention hides",
+        formula="ring: max((c-1) (S / B + latency) - attention, 0); gathered (c-1) S / B; ulysses: heads exchanged",
+        source="arXiv 2310.01889; arXiv 2309.14509; Megatron-LM --cp-comm-type",
+        inputs=(*_LINKS, "profile.overlap_context"),
+    ),
+    Term(
+        name="weight_gather", meaning="sharded weights gathered, and gradients scattered, beyond what layers hide",
+        formula="per microbatch and layer: max(gather (+ scatter) - layer, 0)",
+        source="arXiv 1910.02054; PyTorch FSDP", inputs=(*_LINKS, "profile.overlap_weight_gather"),
+    ),
+    Term(
         name="expert_exchange", meaning="expert all-to-all that nothing hides",
         formula="flat: kX(1-1/N) / B_fabric; hier: X(N-1) / B_fabric + kX(m-1)/m / B_node; x imbalance",
         source="arXiv 2603.07685; MindSpeed hierarchical-alltoallv", inputs=_LINKS,

@@ -20,6 +20,7 @@ from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.files import parse, read_mapping
 from autodeploy.spec.model import Model
 from autodeploy.spec.plan import (
+    CP_COMM_WORDS,
     DISPATCH_WORDS,
     OVERLAP_WORDS,
     SCHEDULE_WORDS,
@@ -29,7 +30,12 @@ from autodeploy.spec.space import Space, SpaceFile
 from autodeploy.spec.target import Target
 
 SCHEMA_VERSION = "1.0"
-ENUM_WORDS = {"schedule": SCHEDULE_WORDS, "overlap": OVERLAP_WORDS, "dispatch": DISPATCH_WORDS}
+ENUM_WORDS = {
+    "schedule": SCHEDULE_WORDS,
+    "overlap": OVERLAP_WORDS,
+    "dispatch": DISPATCH_WORDS,
+    "cp_comm": CP_COMM_WORDS,
+}
 
 
 def tool_version() -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from autodeploy.formats.export import FULL, Draft, Subject, global_losses, stage_text
 from autodeploy.spec.model import MLA
-from autodeploy.spec.plan import Overlap
+from autodeploy.spec.plan import CpComm, Dispatch, Overlap
 
 Flag = tuple[str, ...]
 """A flag and its values."""
@@ -18,8 +18,11 @@ COVERS = {
     "shared_experts": frozenset({"shared_experts"}),
     "mlp": frozenset({"mlp", "mlp_act"}),
     "moe": frozenset({"moe", "moe_act", "shared_experts"}),
+    "core_attn": frozenset({"core_attn"}),
 }
 """What a module of --recompute-modules rebuilds, in our modules; the names are the same."""
+CP_COMM_TYPES = {CpComm.RING: "p2p", CpComm.GATHER: "all_gather", CpComm.ULYSSES: "a2a"}
+DEDUP_FLAGS: list[Flag] = [("--moe-token-dispatcher-type", "flex"), ("--moe-flex-dispatcher-backend", "deepep")]
 REASONS = {"mlp_act": "--recompute-modules has only the whole mlp"}
 FULL_FLAGS: list[Flag] = [
     ("--recompute-granularity", "full"), ("--recompute-method", "uniform"), ("--recompute-num-layers", "1"),
@@ -60,7 +63,7 @@ def parallel_flags(subject: Subject) -> list[Flag]:
 
 
 def _context_flags(subject: Subject) -> list[Flag]:
-    return [("--cp-comm-type", "p2p")] if subject.plan.cp > 1 else []
+    return [("--cp-comm-type", CP_COMM_TYPES[subject.plan.cp_comm])] if subject.plan.cp > 1 else []
 
 
 def batch_flags(subject: Subject) -> list[Flag]:
@@ -89,6 +92,8 @@ def expert_flags(subject: Subject, pair_flag: str) -> list[Flag]:
     if not subject.space.model.moe:
         return []
     flags: list[Flag] = [("--moe-token-dispatcher-type", "alltoall"), ("--moe-grouped-gemm",)]
+    if subject.plan.dispatch is Dispatch.DEDUP:
+        flags = [*DEDUP_FLAGS, ("--moe-grouped-gemm",)]
     return flags + ([(pair_flag,)] if subject.plan.overlap is Overlap.PAIR else [])
 
 
@@ -98,6 +103,8 @@ def optimizer_flags(subject: Subject) -> list[Flag]:
     reduce = "--accumulate-allreduce-grads-in-fp32" if job.grad_precision == "fp32" else "--grad-reduce-in-bf16"
     flags: list[Flag] = [("--bf16",), (reduce,)]
     flags += [("--use-distributed-optimizer",)] if sharded else []
+    if subject.plan.replicas > 1:
+        flags += [("--num-distributed-optimizer-instances", str(subject.plan.replicas))]
     if subject.overlaps_gradients:
         flags += [("--overlap-grad-reduce",), *([("--overlap-param-gather",)] if sharded else [])]
     return flags

@@ -13,10 +13,12 @@ from typing import Any
 
 from autodeploy.errors import Fault, SpecError
 from autodeploy.spec.plan import (
+    CP_COMM_WORDS,
     DISPATCH_WORDS,
     LAYOUT_RULES,
     OVERLAP_WORDS,
     SCHEDULE_WORDS,
+    CpComm,
     Dispatch,
     Overlap,
     Plan,
@@ -24,10 +26,10 @@ from autodeploy.spec.plan import (
 )  # fmt: skip
 
 ORDER = (
-    "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "sp", "schedule", "overlap", "dispatch", "zero", "layout",
-    "recompute",
+    "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "sp", "schedule", "overlap", "dispatch", "zero", "cp_comm",
+    "replicas", "layout", "recompute",
 )  # fmt: skip
-NUMBERS = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero")
+NUMBERS = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "replicas")
 WORDS: dict[str, tuple[str, Any]] = {
     "sp": ("sp", True),
     "nosp": ("sp", False),
@@ -37,6 +39,10 @@ WORDS: dict[str, tuple[str, Any]] = {
     OVERLAP_WORDS[1]: ("overlap", Overlap.PAIR),
     DISPATCH_WORDS[0]: ("dispatch", Dispatch.FLAT),
     DISPATCH_WORDS[1]: ("dispatch", Dispatch.HIER),
+    DISPATCH_WORDS[2]: ("dispatch", Dispatch.DEDUP),
+    CP_COMM_WORDS[0]: ("cp_comm", CpComm.RING),
+    CP_COMM_WORDS[1]: ("cp_comm", CpComm.GATHER),
+    CP_COMM_WORDS[2]: ("cp_comm", CpComm.ULYSSES),
 } | {rule: ("layout", rule) for rule in ("auto", *LAYOUT_RULES)}  # fmt: skip
 PREFIXES = {"rc:": "recompute", "layout:": "layout"}
 _NUMBER = re.compile(r"([a-z]+)(-?[0-9]+)")

@@ -50,7 +50,16 @@ def v117(q: Question, p: PlanLike) -> Num:
 
 
 def v118(q: Question, p: PlanLike) -> Num:
-    return (p.dispatch == Dispatch.FLAT) | (p.ep % q.cluster.node.size == 0)
+    return (p.dispatch != Dispatch.HIER) | (p.ep % q.cluster.node.size == 0)
+
+
+def p06(q: Question, p: PlanLike) -> Num:
+    return (p.dispatch != Dispatch.DEDUP) | ((p.ep > 1) & (p.etp * p.ep > q.cluster.inner.size))
+
+
+def t05(q: Question, p: PlanLike) -> Num:
+    del q
+    return p.dispatch != Dispatch.DEDUP
 
 
 def t01(q: Question, p: PlanLike) -> Num:
@@ -60,7 +69,7 @@ def t01(q: Question, p: PlanLike) -> Num:
 
 def t02(q: Question, p: PlanLike) -> Num:
     del q
-    return p.dispatch == Dispatch.FLAT
+    return p.dispatch != Dispatch.HIER
 
 
 def p02(q: Question, p: PlanLike) -> Num:
@@ -69,4 +78,4 @@ def p02(q: Question, p: PlanLike) -> Num:
 
 
 def p03(q: Question, p: PlanLike) -> Num:
-    return (p.dispatch == Dispatch.FLAT) | ((p.ep > 1) & (p.etp * p.ep > q.cluster.inner.size))
+    return (p.dispatch != Dispatch.HIER) | ((p.ep > 1) & (p.etp * p.ep > q.cluster.inner.size))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autodeploy.legality.question import Question
 from autodeploy.numeric import Num, where
 from autodeploy.spec.model import GQA, Kind, Model, decoder_kinds
-from autodeploy.spec.plan import PlanLike
+from autodeploy.spec.plan import CpComm, PlanLike
 
 MOST_PASSES = 2_000_000
 """Forward passes of chunks in a step, over all stages, that are simulated."""
@@ -71,6 +71,43 @@ def n01(q: Question, p: PlanLike) -> Num:
 
 def n02(q: Question, p: PlanLike) -> Num:
     return q.job.gbs / (p.mbs * p.dp) * p.pp * p.vpp <= MOST_PASSES
+
+
+def t03(q: Question, p: PlanLike) -> Num:
+    del q
+    return p.zero <= 1
+
+
+def t04(q: Question, p: PlanLike) -> Num:
+    del q
+    return p.cp_comm == CpComm.RING
+
+
+def t06(q: Question, p: PlanLike) -> Num:
+    del q
+    return p.replicas == 1
+
+
+def t07(q: Question, p: PlanLike) -> Num:
+    del q
+    return p.cp_comm != CpComm.GATHER
+
+
+def p07(q: Question, p: PlanLike) -> Num:
+    del q
+    return (p.cp > 1) | (p.cp_comm == CpComm.RING)
+
+
+def p08(q: Question, p: PlanLike) -> Num:
+    """Ulysses gives every context rank its own heads; keys and values are repeated where there are fewer."""
+    heads = q.model.attention.heads
+    return (p.cp_comm != CpComm.ULYSSES) | (heads % (p.tp * p.cp) == 0)
+
+
+def p09(q: Question, p: PlanLike) -> Num:
+    """A replica is a whole number of data-parallel ranks, and needs something to shard."""
+    del q
+    return (p.dp * p.cp % p.replicas == 0) & ((p.replicas == 1) | (p.zero >= 1))
 
 
 def p05(q: Question, p: PlanLike) -> Num:

@@ -12,7 +12,7 @@ from autodeploy.numeric import Num
 from autodeploy.spec.model import MLA
 from autodeploy.spec.plan import Overlap, PlanLike, PlanTable
 
-MEGATRON_MODULES = frozenset({"layernorm", "moe_act", "mla_up_proj", "shared_experts", "mlp", "moe"})
+MEGATRON_MODULES = frozenset({"layernorm", "moe_act", "mla_up_proj", "shared_experts", "mlp", "moe", "core_attn"})
 """Of our modules, those that `--recompute-modules` takes."""
 MINDSPEED_MODULES = frozenset({"layernorm", "mlp_act", "moe_act", "mla_up_proj"})
 """Those with a switch of their own: `--recompute-norm`, `--recompute-activation-function`, `--mla-up-proj-..`."""
@@ -27,7 +27,7 @@ def by_policy(p: PlanLike, passes: Callable[[str], bool]) -> Num:
 
 def modules(policy: str) -> frozenset[str]:
     """Modules that a policy names; `none` and `fit` name none, `full` itself."""
-    return frozenset(policy.split("+")) - {"none", "fit"}
+    return frozenset(word.split(":")[0] for word in policy.split("+")) - {"none", "fit"}
 
 
 def v108(q: Question, p: PlanLike) -> Num:
@@ -39,6 +39,11 @@ def v108(q: Question, p: PlanLike) -> Num:
 def v120(q: Question, p: PlanLike) -> Num:
     del q
     return by_policy(p, lambda policy: "full" not in modules(policy) or policy == "full")
+
+
+def t08(q: Question, p: PlanLike) -> Num:
+    del q
+    return by_policy(p, lambda policy: ":" not in policy)
 
 
 def v121(q: Question, p: PlanLike) -> Num:

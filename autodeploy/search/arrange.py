@@ -16,7 +16,8 @@ from autodeploy.balance.fit import Budget, StageMemory, budget, fit_stage, live_
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.load import Load, paired_s
-from autodeploy.cost.memory import stage_params, vocabulary_copies
+from autodeploy.cost.memory import Params, stage_params, vocabulary_copies
+from autodeploy.cost.sharding import ShardTraffic, shard_traffic
 from autodeploy.cost.slots import backward_loads, boundary_bytes, forward_loads, stage_send_s
 from autodeploy.cost.tail import DataParallel, StageTail, data_parallel, stage_tail
 from autodeploy.numeric import Num, is_column, largest, total
@@ -54,7 +55,7 @@ class StageCost:
     """One role of stages under a plan."""
 
     role: Role
-    params: tuple[Num, Num]
+    params: Params
     memory: StageMemory
     forward: tuple[Load, ...]
     """Per distinct chunk content of the role."""
@@ -62,6 +63,8 @@ class StageCost:
     extra: Mapping[Kind, Load]
     """What recompute adds to the backward pass of each kind of layer."""
     tail: StageTail
+    sharding_s: Num = 0.0
+    """Gathers and scatters in the open, in a forward and backward pass of one microbatch."""
 
     def merged_s(self) -> list[list[Num]]:
         """[i][j] forward of content i merged with backward of content j."""
@@ -124,12 +127,15 @@ class Common:
     send_s: Num
     limits: Budget
     dp: DataParallel
+    sharding: Mapping[Kind, ShardTraffic]
+    """Empty where at most the optimizer is sharded."""
 
 
 def common_of(space: Space, pp: int, plan: PlanLike, costs: Mapping[Kind, LayerCost], ladder: Ladder) -> Common:
     """What does not depend on the layout, for plans of one pp."""
     boundary = boundary_bytes(space.model, space.job, plan)
     microbatches = microbatches_of(space, plan)
+    dp = data_parallel(space.machine, plan)
     return Common(
         space=space,
         plan=plan,
@@ -139,18 +145,20 @@ def common_of(space: Space, pp: int, plan: PlanLike, costs: Mapping[Kind, LayerC
         distinct=_distinct(microbatches),
         send_s=stage_send_s(space.cluster, space.model, space.job, plan),
         limits=budget(space.machine, space.model, space.job, plan, pp, boundary),
-        dp=data_parallel(space.machine, plan),
+        dp=dp,
+        sharding=shard_traffic(space.machine, space.job, plan, dp, costs),
     )
 
 
 def _stage(common: Common, case: Case, role: Role) -> StageCost:
     space, costs = common.space, common.costs
     vocabulary = costs[Kind.EMBEDDING].dense_params
-    params = stage_params(space.model, case.layout.pp, role, costs, vocabulary)
+    params = stage_params(space.model, case.layout.pp, role, costs)
     moments = live_layers(case.shape(case.live_microbatches), role, common.microbatches)
     memory = fit_stage(common.limits, role, common.ladder, moments, params)
     extra = {kind: common.ladder.extra_load(kind, memory.rung) for kind in role.kinds}
-    forward, backward = forward_loads(role, costs), backward_loads(role, costs, extra)
+    forward = forward_loads(role, costs, common.sharding)
+    backward = backward_loads(role, costs, extra, common.sharding)
     windows = (_all_chunks(role, forward), _all_chunks(role, backward))
     shared = shared_matrices(space.model, case.layout, role)
     tail = stage_tail(
@@ -164,8 +172,9 @@ def _stage(common: Common, case: Case, role: Role) -> StageCost:
         shared * vocabulary if shared else 0.0,
     )
     return StageCost(
-        role=role, params=params, memory=memory, forward=forward, backward=backward, extra=extra, tail=tail
-    )
+        role=role, params=params, memory=memory, forward=forward, backward=backward, extra=extra, tail=tail,
+        sharding_s=total([role.count(kind) * sum(common.sharding[kind]) for kind in role.kinds if common.sharding]),
+    )  # fmt: skip
 
 
 def _all_chunks(role: Role, loads: Sequence[Load]) -> Num:

@@ -13,7 +13,16 @@ from autodeploy.legality.rules import RULES
 from autodeploy.search.enumerate import broken_rules, describe, enumerate_plans, field_values, rules_to_blame
 from autodeploy.search.exact import search_exact
 from autodeploy.spec.conditions import Condition
-from autodeploy.spec.plan import CODES, DEGREES, DISPATCH_WORDS, OVERLAP_WORDS, PLAN_FIELDS, SCHEDULE_WORDS, Plan
+from autodeploy.spec.plan import (
+    CODES,
+    CP_COMM_WORDS,
+    DEGREES,
+    DISPATCH_WORDS,
+    OVERLAP_WORDS,
+    PLAN_FIELDS,
+    SCHEDULE_WORDS,
+    Plan,
+)  # fmt: skip
 from autodeploy.spec.space import Space, with_values
 
 LISTED = (
@@ -28,10 +37,14 @@ LISTED = (
     "overlap",
     "dispatch",
     "zero",
+    "cp_comm",
+    "replicas",
     "layout",
     "recompute",
 )
 """Fields that a space lists; dp and schedule follow from them."""
+WORDS_OF = {"overlap": OVERLAP_WORDS, "dispatch": DISPATCH_WORDS, "cp_comm": CP_COMM_WORDS}
+"""Those that a space lists as words."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,12 +62,9 @@ class Choice:
 def restricted(space: Space, given: Mapping[str, Any]) -> Space:
     """The space with the given fields held at their values (also values that the space does not list)."""
     held: dict[str, Any] = {name: (value,) for name, value in given.items() if name in LISTED}
-    if "overlap" in held:
-        held["overlap"] = (OVERLAP_WORDS[int(given["overlap"])],)
-    if "dispatch" in held:
-        held["dispatch"] = (DISPATCH_WORDS[int(given["dispatch"])],)
-    if held.get("zero", (1,))[0] not in (0, 1):
-        raise spec_error("zero", f"{given['zero']} is not costed yet", "0 1")
+    held |= {name: (words[int(given[name])],) for name, words in WORDS_OF.items() if name in held}
+    if held.get("zero", (1,))[0] not in (0, 1, 2, 3):
+        raise spec_error("zero", f"no stage {given['zero']}", "0 1 2 3")
     derived = [f"dp={given['dp']}"] if "dp" in given else []
     derived += [f"schedule={SCHEDULE_WORDS[int(given['schedule'])]}"] if "schedule" in given else []
     return replace(with_values(space, **held), only=(*space.only, *derived))

@@ -17,6 +17,8 @@ from autodeploy.spec.conditions import parse_condition
 from autodeploy.spec.layout import expand
 from autodeploy.spec.model import GQA
 from autodeploy.spec.plan import (
+    CODES,
+    CP_COMM_WORDS,
     DISPATCH_WORDS,
     LAYOUT_RULES,
     OVERLAP_WORDS,
@@ -60,9 +62,10 @@ def field_values(space: Space) -> dict[str, tuple]:
     values = {
         name: make() if getattr(plan, name) == "divisors" else getattr(plan, name) for name, make in whole.items()
     }
-    values |= {name: getattr(plan, name) for name in ("vpp", "mbs", "zero", "layout", "recompute")}
+    values |= {name: getattr(plan, name) for name in ("vpp", "mbs", "zero", "replicas", "layout", "recompute")}
     values["overlap"] = tuple(OVERLAP_WORDS.index(word) for word in plan.overlap)
     values["dispatch"] = tuple(DISPATCH_WORDS.index(word) for word in plan.dispatch)
+    values["cp_comm"] = tuple(CP_COMM_WORDS.index(word) for word in plan.cp_comm)
     if plan.sp is not None:
         values["sp"] = plan.sp
     return values
@@ -117,9 +120,6 @@ def _model_faults(space: Space) -> list[Fault]:
         faults.append(Fault(path="model.attention.kv_heads", problem=problem))
     if moe is not None and moe.top_k > moe.experts:
         faults.append(Fault(path="model.moe.top_k", problem=f"{moe.top_k} of {moe.experts} experts"))
-    if space.plan.cp != (1,):
-        problem = f"context parallelism is not costed yet: {space.plan.cp!r}"
-        faults.append(Fault(path="plan.cp", problem=problem, allowed="1"))
     return faults
 
 
@@ -209,7 +209,7 @@ def _with_derived(space: Space, columns: dict[str, np.ndarray]) -> dict[str, np.
     columns["dp"] = np.maximum(share, 1.0)
     columns.setdefault("sp", columns["tp"] > 1)
     columns["schedule"] = columns["vpp"] > 1
-    codes = ("sp", "schedule", "overlap", "dispatch", "zero")
+    codes = tuple(CODES)
     columns |= {name: columns[name].astype(np.int8) for name in codes}
     columns |= {name: columns[name].astype(np.int16) for name in ("layout", "recompute")}
     return {name: columns[name] for name in PLAN_FIELDS}

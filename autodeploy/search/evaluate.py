@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from autodeploy.analysis.ops import MODULE_WORDS, Module
 from autodeploy.analysis.readings import flop_per_token
 from autodeploy.balance.fit import budget, live_layers, memory_terms
-from autodeploy.balance.recompute import Ladder
+from autodeploy.balance.recompute import PARTIAL, Ladder
 from autodeploy.cost.layers import ENGINE_WORDS, LayerCost
 from autodeploy.cost.slots import boundary_bytes
 from autodeploy.errors import spec_error
@@ -100,7 +100,7 @@ def modules_on(rungs: Ladder, rung: int) -> tuple[str, ...]:
     count = rungs.lowest + rung
     modules = [Module(int(place)) for place in rungs.order[:count]]
     if Module.FULL in modules:
-        return (MODULE_WORDS[Module.FULL],)
+        return (MODULE_WORDS[Module.FULL] if rungs.share == 1.0 else f"{PARTIAL}{rungs.share:g}",)
     return tuple(MODULE_WORDS[module] for module in sorted(modules))
 
 
@@ -123,7 +123,7 @@ _SPARSE_ONLY = {Module.MOE, Module.MOE_ACT, Module.SHARED_EXPERTS}
 
 def _has_rows(name: str, stage: StageCost) -> bool:
     """Whether a stage holds layers in which there is something of a module to rebuild."""
-    module = Module[name.upper()]
+    module = Module[name.split(":", maxsplit=1)[0].upper()]
     dense = stage.role.count(Kind.DENSE) > 0
     sparse = stage.role.count(Kind.SPARSE) + stage.role.count(Kind.MTP) > 0
     if module in _DENSE_ONLY:
@@ -167,7 +167,7 @@ def _time_terms(
     """The step on its busiest stage. What merged passes hide is not in it; what they do not hide is counted as
     expert exchange."""
     each = found.microbatches
-    names = (*ENGINE_WORDS, "launch", "tensor_parallel")
+    names = (*ENGINE_WORDS, "launch", "tensor_parallel", "context_parallel")
     terms = {
         name: each
         * sum(
@@ -177,6 +177,7 @@ def _time_terms(
         for name in names
     }
     terms["recompute"] = each * sum(cost.role.count(kind) * cost.extra[kind].busy for kind in cost.role.kinds)
+    terms["weight_gather"] = each * cost.sharding_s
     terms["expert_exchange"] = max(stage.busy_s - sum(terms.values()), 0.0)
     tail = cost.tail
     terms |= {name: getattr(tail, name) for name in ("grad_sync", "param_sync", "optimizer", "shared_weights")}

@@ -62,7 +62,7 @@ def _remedies(space: Space, result: PlanResult) -> Iterator[str]:
 
 def _held(space: Space, result: PlanResult) -> Space:
     """The space of that one plan's degrees."""
-    names = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs", "zero", "recompute")
+    names = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs", "zero", "replicas", "recompute")
     one: dict[str, Any] = {name: (getattr(result.plan, name),) for name in names}
     return with_values(space, **one, sp=None, overlap=("none",), dispatch=("flat",), layout=("auto",))
 

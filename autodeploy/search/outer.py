@@ -17,14 +17,14 @@ from autodeploy.search.screen import Screened
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import compress
 from autodeploy.spec.model import Model
-from autodeploy.spec.plan import Dispatch, Overlap, Plan
+from autodeploy.spec.plan import DISPATCH_WORDS, Dispatch, Overlap, Plan
 from autodeploy.spec.space import Space
 
 Point = tuple[int, ...]
 FIELDS = ("shape", "mbs", "overlap", "dispatch", "recompute", "first", "last", "ends", "lean")
 """The variables, in the order of a point."""
 CUT_AT = FIELDS.index("first")
-SHAPE_FIELDS = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "zero")
+SHAPE_FIELDS = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "zero", "cp_comm", "replicas")
 FIRST = (-2, -1, 0, 1, 2)
 """Layers in the first slot, against the even share."""
 LAST = (-3, -2, -1, 0, 1)
@@ -120,7 +120,7 @@ def rule_points(outer: Outer) -> list[Point]:
         codes = (
             values.mbs.index(plan.mbs),
             values.overlap.index("pair" if plan.overlap else "none"),
-            values.dispatch.index("hier" if plan.dispatch else "flat"),
+            values.dispatch.index(DISPATCH_WORDS[plan.dispatch]),
             values.recompute.index(plan.recompute),
         )
         seeds += [(shape, *codes, FIRST.index(0), LAST.index(0), ends, 0) for ends in (0, 1)]

@@ -10,13 +10,15 @@ from autodeploy.spec.identity import plan_id
 from autodeploy.spec.plan import Plan
 
 TIME_TERMS = (
-    "matmul", "experts", "attention", "vector", "launch", "recompute", "tensor_parallel", "expert_exchange",
-    "pipeline_send", "bubble", "grad_sync", "param_sync", "optimizer", "shared_weights",
+    "matmul", "experts", "attention", "vector", "launch", "recompute", "tensor_parallel", "context_parallel",
+    "weight_gather", "expert_exchange", "pipeline_send", "bubble", "grad_sync", "param_sync", "optimizer",
+    "shared_weights",
 )  # fmt: skip
 """Where the seconds of a step go on its busiest stage; they add up to the step."""
 COMPUTE_TERMS = ("matmul", "experts", "attention", "vector")
 COMMUNICATION_TERMS = (
-    "tensor_parallel", "expert_exchange", "pipeline_send", "grad_sync", "param_sync", "shared_weights",
+    "tensor_parallel", "context_parallel", "weight_gather", "expert_exchange", "pipeline_send", "grad_sync",
+    "param_sync", "shared_weights",
 )  # fmt: skip
 
 

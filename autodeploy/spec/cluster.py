@@ -9,6 +9,16 @@ from autodeploy.spec.checks import Count, Frac, LostFrac, Natural, Positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Rate:
+    """Matrix products in a number format below 16 bits."""
+
+    peak_flop_per_s: Positive
+    """Dense peak, as the vendor specifies it."""
+    max_frac: Frac
+    """Share of the peak that an endless matrix product reaches."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
     """One accelerator: what its engines reach, and what its memory leaves to the job."""
 
@@ -17,6 +27,9 @@ class Device:
     """Dense bf16 peak, as the vendor specifies it."""
     matmul_max_frac: Frac
     """Share of the peak that an endless matrix product reaches."""
+    fp8: Rate | None = None
+    """None: the device has no fp8 products."""
+    nvfp4: Rate | None = None
     matmul_cores: Count
     tile_m: Count
     tile_n: Count

@@ -15,6 +15,7 @@ from autodeploy.errors import SpecError, spec_error
 from autodeploy.numeric import Num
 from autodeploy.spec.layout import expand
 from autodeploy.spec.plan import (
+    CP_COMM_WORDS,
     DEGREES,
     DISPATCH_WORDS,
     LAYOUT_RULES,
@@ -34,6 +35,7 @@ CODE_WORDS = {
     "schedule": SCHEDULE_WORDS,
     "overlap": OVERLAP_WORDS,
     "dispatch": DISPATCH_WORDS,
+    "cp_comm": CP_COMM_WORDS,
     "sp": ("false", "true"),
 }
 NUMBERS = (*DEGREES, "zero")

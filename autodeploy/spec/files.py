@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from autodeploy.errors import Fault, SpecError, spec_error
-from autodeploy.spec.cluster import Cluster, Device, Level
+from autodeploy.spec.cluster import Cluster, Device, Level, Rate
 from autodeploy.spec.job import Job
 from autodeploy.spec.model import GQA, MLA, Model, MoE
 from autodeploy.spec.plan import Plan
@@ -33,7 +33,8 @@ STAND_IN = {"kind": "gqa", "heads": 1, "kv_heads": 1, "head_dim": 1}
 PLAIN_TYPES = ("str", "int", "float", "bool")
 """What pydantic calls the branches of a union of them."""
 SPECS: tuple[type, ...] = (
-    GQA, MLA, MoE, Model, Job, Device, Level, Cluster, Profile, Target, Plan, PlanValues, SpaceFile, Threshold, Sweep,
+    GQA, MLA, MoE, Model, Job, Rate, Device, Level, Cluster, Profile, Target, Plan, PlanValues, SpaceFile, Threshold,
+    Sweep,
 )  # fmt: skip
 SCHEMAS: dict[str, type] = {"model": Model, "job": Job, "cluster": Cluster, "target": Target, "plan": Plan}
 SCHEMAS |= {"space": SpaceFile, "sweep": Sweep}

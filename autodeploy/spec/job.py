@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from autodeploy.spec.checks import AtLeastOne, Count
+from autodeploy.spec.checks import AtLeastOne, Count, Natural
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,11 +15,17 @@ class Job:
     gbs: Count
     """Sequences per step over the whole cluster."""
     seq_len: Count
-    precision: Literal["bf16"] = "bf16"
+    precision: Literal["bf16", "fp16", "fp8", "nvfp4"] = "bf16"
+    """Of the products of the decoder's linear layers. Below 16 bits, attention, router and head stay in bf16."""
     optimizer: Literal["adam"] = "adam"
-    grad_precision: Literal["fp32", "bf16"] = "fp32"
+    grad_precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     mtp: bool = True
     """Train the model's MTP modules, where it has any."""
+    document_len: Natural = 0
+    """Tokens of the document that a token stands in, on average over tokens (sum l^2 / sum l of packed documents);
+    0: as long as the sequence."""
+    lora_rank: Natural = 0
+    """Rank of the adapters that are trained beside frozen weights (arXiv 2106.09685); 0: all weights are trained."""
     expert_imbalance: AtLeastOne = 1.2
     """Load of the busiest expert rank over the mean. 1.2: balancing loss or bias (balanced routing
     in training runs); 1.0: routing forced even. Multiplies expert matmul, all-to-all and routed activations."""

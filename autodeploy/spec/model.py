@@ -7,7 +7,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Literal
 
-from autodeploy.spec.checks import Count, Natural
+from autodeploy.spec.checks import Count, Frac, Natural
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +49,8 @@ class MoE:
     """So many layers at the bottom stay dense."""
     every: Count = 1
     """Above those, every n-th layer is sparse."""
+    node_limit: Natural = 0
+    """A token's experts lie on at most so many nodes (DeepSeek's group-limited routing); 0: on any."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +65,7 @@ class Model:
     attention: GQA | MLA
     ffn_width: Count
     gated: bool = True
+    """Three matrices (SwiGLU, GeGLU); False: two (GELU, squared ReLU)."""
     moe: MoE | None = None
     mtp_depth: Natural = 0
     norms_per_layer: Literal[2, 4] = 2
@@ -71,6 +74,12 @@ class Model:
     linear_bias: bool = False
     tied_embeddings: bool = False
     learned_positions: Natural = 0
+    alibi: bool = False
+    """Positions are a bias on the scores: nothing is rotated."""
+    window: Natural = 0
+    """Keys that a query of a windowed layer sees; 0: all before it."""
+    window_frac: Frac = 1.0
+    """Share of the layers that are windowed, where there is a window."""
     max_seq_len: Count
     sources: dict[str, str] = field(default_factory=dict, compare=False)
 

@@ -28,15 +28,26 @@ class Overlap(IntEnum):
 
 
 class Dispatch(IntEnum):
-    """How tokens reach their experts: one all-to-all, or all-gather across nodes and all-to-all inside."""
+    """How tokens reach their experts: one all-to-all; all-gather across nodes and all-to-all inside; or once to every
+    node that needs them and forwarded there (DeepEP, HybridEP)."""
 
     FLAT = 0
     HIER = 1
+    DEDUP = 2
+
+
+class CpComm(IntEnum):
+    """How context-parallel ranks share keys and values: passed around a ring, gathered, or exchanged for heads."""
+
+    RING = 0
+    GATHER = 1
+    ULYSSES = 2
 
 
 SCHEDULE_WORDS = ("1f1b", "interleaved")
 OVERLAP_WORDS = ("none", "pair")
-DISPATCH_WORDS = ("flat", "hier")
+DISPATCH_WORDS = ("flat", "hier", "dedup")
+CP_COMM_WORDS = ("ring", "kvgather", "ulysses")
 LAYOUT_RULES = ("even", "light", "apart", "late")
 RANK_ORDER = "tp-cp-dp-pp; experts etp-ep-edp-pp"
 
@@ -58,8 +69,12 @@ class Plan:
     schedule: Schedule
     overlap: Overlap
     dispatch: Dispatch
-    zero: Literal[0, 1]
-    """0: optimizer state on every rank; 1: sharded over data parallelism (distributed optimizer)."""
+    zero: Literal[0, 1, 2, 3]
+    """Sharded over data parallelism: 0 nothing, 1 optimizer state (distributed optimizer), 2 also gradients, 3 also
+    weights (FSDP)."""
+    cp_comm: CpComm = CpComm.RING
+    replicas: Count = 1
+    """Copies of the sharded state: it is spread over dp x cp / replicas ranks (hybrid sharding)."""
     layout: str
     """`auto`, a rule (`even`, `light`, `apart`) or a layout string."""
     recompute: str
@@ -72,8 +87,10 @@ class Plan:
 
 
 PLAN_FIELDS = tuple(f.name for f in fields(Plan))
-DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs")
-CODES = {"sp": bool, "schedule": Schedule, "overlap": Overlap, "dispatch": Dispatch, "zero": int}
+DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "replicas")
+CODES = {
+    "sp": bool, "schedule": Schedule, "overlap": Overlap, "dispatch": Dispatch, "zero": int, "cp_comm": CpComm,
+}  # fmt: skip
 TEXTS = ("layout", "recompute")
 
 
@@ -153,6 +170,7 @@ class LayerKey(NamedTuple):
     mbs: Any
     sp: Any
     dispatch: Any
+    cp_comm: Any
 
 
 def layer_key(plan: Plan | PlanTable) -> LayerKey:

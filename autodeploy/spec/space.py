@@ -30,8 +30,10 @@ class PlanValues:
     sp: tuple[bool, ...] | None = None
     """Sequence parallelism; unset: on wherever tp > 1."""
     overlap: tuple[Literal["none", "pair"], ...] = ("none",)
-    dispatch: tuple[Literal["flat", "hier"], ...] = ("flat",)
-    zero: tuple[Literal[0, 1], ...] = (1,)
+    dispatch: tuple[Literal["flat", "hier", "dedup"], ...] = ("flat",)
+    zero: tuple[Literal[0, 1, 2, 3], ...] = (1,)
+    cp_comm: tuple[Literal["ring", "kvgather", "ulysses"], ...] = ("ring",)
+    replicas: tuple[Count, ...] = (1,)
     layout: tuple[str, ...] = ("auto",)
     recompute: tuple[str, ...] = ("fit",)
 

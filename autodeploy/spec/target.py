@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
-from autodeploy.spec.checks import Count, NotNegative
+from autodeploy.spec.checks import Count, Frac, NotNegative
 
-ALL_MODULES = ("layernorm", "mlp_act", "moe_act", "mla_up_proj", "shared_experts", "mlp", "moe", "full")
+ALL_MODULES = (
+    "layernorm", "mlp_act", "moe_act", "mla_up_proj", "shared_experts", "mlp", "moe", "core_attn", "full",
+)  # fmt: skip
 """Every recompute module, in the order of analysis.ops.Module."""
+Fusible = Literal["norm", "activation", "rope", "permute"]
+"""Vector chains that a stack runs as one kernel, or as PyTorch runs them: one kernel a line."""
+FUSIBLE: tuple[Fusible, ...] = ("norm", "activation", "rope", "permute")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +34,24 @@ class Profile:
     """Gradients are reduced, and parameters gathered, beside the last backward and the first forward pass."""
     overlap_grad_reduce_paired: bool = False
     """The same while passes are merged."""
+    fused: tuple[Fusible, ...] = FUSIBLE
+    """Vector chains that are one kernel each."""
+    attention: Literal["fused", "unfused"] = "fused"
+    """Unfused: the whole score matrix is written, soft-maxed and read."""
+    attention_rate_frac: Frac = 1.0
+    """Rate of its fused attention kernel over the device's best."""
+    score_saved_bytes: NotNegative = 2.0
+    """Unfused attention: per score, from forward to backward (5 with dropout, arXiv 2205.05198)."""
+    split_logits: bool = True
+    """The logits are cut over tensor parallelism until the loss."""
+    overlap_tensor: bool = False
+    """Tensor-parallel collectives run in pieces beside their product (userbuffers, MC2, CoC, async TP)."""
+    overlap_context: bool = True
+    """Ring context parallelism sends keys and values beside the attention of those before."""
+    overlap_weight_gather: bool = True
+    """Sharded weights (zero 3) are gathered, and gradients (zero 2) reduced, beside the layer before."""
+    graphs: bool = False
+    """Kernels are launched as recorded graphs: the host is no floor."""
     modules: tuple[str, ...] = ALL_MODULES
     """What it can rebuild in the backward pass."""
     pair_modules: tuple[str, ...] = ALL_MODULES
