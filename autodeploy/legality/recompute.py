@@ -38,7 +38,7 @@ def v108(q: Question, p: PlanLike) -> Num:
 
 def v120(q: Question, p: PlanLike) -> Num:
     del q
-    return by_policy(p, lambda policy: "full" not in modules(policy) or policy == "full")
+    return by_policy(p, lambda policy: "full" not in modules(policy) or modules(policy) == {"full"})
 
 
 def t08(q: Question, p: PlanLike) -> Num:
