@@ -40,6 +40,8 @@ class DataParallel:
     dense: Rates
     experts: Rates
     """Over the ranks of one replica of the sharded state."""
+    whole: tuple[Rates, Rates]
+    """Over all of data parallelism."""
     dense_copies: Rates
     expert_copies: Rates
     """Over the replicas."""
@@ -60,6 +62,10 @@ def data_parallel(machine: Machine, plan: PlanLike) -> DataParallel:
     return DataParallel(
         dense=gather_rates(cluster, span(cluster, shards, stride)),
         experts=gather_rates(cluster, span(cluster, expert_shards, expert_stride)),
+        whole=(
+            gather_rates(cluster, span(cluster, plan.dp * plan.cp, stride)),
+            gather_rates(cluster, span(cluster, plan.edp, expert_stride)),
+        ),
         dense_copies=gather_rates(cluster, span(cluster, plan.replicas, stride * shards)),
         expert_copies=gather_rates(cluster, span(cluster, plan.edp / expert_shards, expert_stride * expert_shards)),
         dense_shards=where(sharded, shards, 1.0),
@@ -123,12 +129,15 @@ def stage_tail(
     seconds of one microbatch, and the parameters of vocabulary matrices that it shares with another stage."""
     profile = machine.profile
     trained = (params.dense, params.experts)
-    grads = dp.grad_rounds * shard_sync_s(machine, dp, trained, job.grad_bytes)
-    grads = grads + _copies_s(machine, plan, dp, trained, job.grad_bytes)
+    if profile.scatter_gradients:
+        grads = dp.grad_rounds * shard_sync_s(machine, dp, trained, job.grad_bytes)
+        grads = grads + _copies_s(machine, plan, dp, trained, job.grad_bytes)
+    else:
+        grads = 2.0 * _both_s(machine, dp.whole, trained, job.grad_bytes)
     gathered = dp.param_rounds * shard_sync_s(machine, dp, trained, PARAM_BYTES)
     return StageTail(
         grad_sync=_exposed(profile, overlap, grads, windows[1]),
-        param_sync=_exposed(profile, overlap, gathered, windows[0]),
+        param_sync=_exposed(profile, overlap, gathered, windows[0]) if profile.overlap_param_gather else gathered,
         optimizer=optimizer_s(machine, dp, trained),
         shared_weights=_shared_s(machine, job, plan, shared_params),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from autodeploy.spec.checks import Count, Frac, LostFrac, Natural, Positive
+from autodeploy.spec.checks import Count, Frac, LostFrac, Natural, NotNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +37,13 @@ class Device:
     """Prologue and epilogue of one output tile."""
     attention_forward_frac: Frac
     attention_backward_frac: Frac
+    """Share of the bf16 peak that its best fused attention kernel reaches on endless sequences."""
+    attention_half_len: NotNegative = 0.0
+    """Tokens of a document at which that kernel reaches half of it."""
+    flash2_frac: Frac = 1.0
+    """Rate of FlashAttention-2 over the best kernel's."""
+    flash1_frac: Frac = 1.0
+    """Rate of FlashAttention-1 and its Triton form over the best kernel's."""
     hbm_bytes: Positive
     """What the runtime reports, before its own context."""
     context_bytes: Positive

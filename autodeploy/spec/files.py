@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -100,9 +100,19 @@ def schema(name: str) -> dict[str, Any]:
 def _adapter(cls: type) -> Any:
     from pydantic import TypeAdapter
 
-    for spec in SPECS:
+    for spec in (*SPECS, *_inside(cls)):
         spec.__pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}  # type: ignore[attr-defined]
     return TypeAdapter(cls)
+
+
+def _inside(cls: Any) -> Iterator[type]:
+    """A dataclass and those that it holds."""
+    if is_dataclass(cls) and isinstance(cls, type):
+        yield cls
+        for hint in get_type_hints(cls).values():
+            yield from _inside(hint)
+    for option in get_args(cls):
+        yield from _inside(option)
 
 
 def _si(data: Any, path: tuple[str | int, ...], written: dict[tuple[str | int, ...], str], twice: list[Fault]) -> Any:

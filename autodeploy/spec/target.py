@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from autodeploy.spec.checks import Count, Frac, NotNegative
+from autodeploy.spec.checks import Count, NotNegative
 
 ALL_MODULES = (
     "layernorm", "mlp_act", "moe_act", "mla_up_proj", "shared_experts", "mlp", "moe", "core_attn", "full",
@@ -32,14 +32,16 @@ class Profile:
     """Pieces in which gradients and parameters travel; one of them is always exposed."""
     overlap_grad_reduce: bool
     """Gradients are reduced, and parameters gathered, beside the last backward and the first forward pass."""
+    overlap_param_gather: bool = True
+    """False: the parameters are gathered in the open even where gradients are not reduced so."""
+    scatter_gradients: bool = True
+    """False: gradients are all-reduced over all of data parallelism also where the optimizer is sharded."""
     overlap_grad_reduce_paired: bool = False
     """The same while passes are merged."""
     fused: tuple[Fusible, ...] = FUSIBLE
     """Vector chains that are one kernel each."""
-    attention: Literal["fused", "unfused"] = "fused"
-    """Unfused: the whole score matrix is written, soft-maxed and read."""
-    attention_rate_frac: Frac = 1.0
-    """Rate of its fused attention kernel over the device's best."""
+    attention: Literal["best", "flash2", "flash1", "unfused"] = "best"
+    """Its attention kernel; unfused: the whole score matrix is written, soft-maxed and read."""
     score_saved_bytes: NotNegative = 2.0
     """Unfused attention: per score, from forward to backward (5 with dropout, arXiv 2205.05198)."""
     split_logits: bool = True

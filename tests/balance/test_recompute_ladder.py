@@ -21,14 +21,15 @@ from autodeploy.balance.fit import Budget, fit_stage
 from autodeploy.balance.layouts import resolve
 from autodeploy.balance.recompute import Ladder, ladder, parse_policy, present_modules
 from autodeploy.cost.layers import LayerCost
+from autodeploy.cost.memory import Params
 from autodeploy.errors import SpecError
 from autodeploy.spec.layout import Role
 from autodeploy.spec.model import Kind
 from autodeploy.spec.plan import Overlap, table_of
 from tests.builders import costs_of, job_of, model_of, plan_of
 
-DENSE = {"layernorm", "mlp_act", "mlp", "full"}
-SPARSE = {"layernorm", "moe_act", "mla_up_proj", "shared_experts", "moe", "mlp_act", "mlp", "full"}
+DENSE = {"layernorm", "mlp_act", "mlp", "core_attn", "full"}
+SPARSE = {"layernorm", "moe_act", "mla_up_proj", "shared_experts", "moe", "mlp_act", "mlp", "core_attn", "full"}
 PLANS = ({"tp": 8, "ep": 32}, {"tp": 1, "ep": 64, "mbs": 2}, {"tp": 4, "ep": 8, "etp": 2}, {"tp": 1})
 CASES = [(name, plan) for name in ("pangu-ultra-moe-718b", "deepseek-v3") for plan in PLANS]
 CASES += [("llama-3.1-405b", {"tp": 8}), ("llama-3.1-405b", {"tp": 1, "mbs": 2})]
@@ -162,11 +163,11 @@ def needed(made: Ladder, role: Role, moments: Any, rung: int, fixed: float) -> f
 
 
 def limits_of(capacity: float) -> Budget:
-    return Budget(bytes_per_param=(6.5, 7.0), communicators=1e9, boundary=1e8, capacity_bytes=capacity)
+    return Budget(bytes_per_param=(6.5, 7.0, 2.0), communicators=1e9, boundary=1e8, capacity_bytes=capacity)
 
 
-FIXED = 6.5e9 + 7.0 * 2e9 + 1e9 + 1e8
-PARAMS = (1e9, 2e9)
+FIXED = 6.5e9 + 7.0 * 2e9 + 2.0 * 3e9 + 1e9 + 1e8
+PARAMS = Params(1e9, 2e9, 3e9)
 
 
 def moments_of(role: Role, seed: int) -> Any:

@@ -29,8 +29,8 @@ PLAN = {
 }  # fmt: skip
 ARRANGEMENT = {"layout", "recompute", "swap", "rank_order"}
 FIELDS = {
-    "tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "sp", "schedule", "overlap", "dispatch", "zero", "layout",
-    "recompute",
+    "tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "sp", "schedule", "overlap", "dispatch", "zero", "cp_comm",
+    "replicas", "layout", "recompute",
 }  # fmt: skip
 GBS, SEQ_LEN, DEVICES = 128, 4096, 64
 MIXED = edited(

@@ -134,7 +134,7 @@ ASKED = {
     "fix_of_no_value": (question(fix="tp>3"), ("--fix", "'tp>3'", "--only")),
     "fix_of_no_field": (question(fix="xp=3"), ("'xp'", "tp pp vpp")),
     "fix_that_is_no_condition": (question(fix="tp"), ("tp", "FIELD=VALUE")),
-    "fix_that_is_not_costed": (question(fix="zero=3"), ("zero", "3", "0 1")),
+    "fix_of_no_zero_stage": (question(fix="zero=4"), ("zero", "4", "0 1 2 3")),
     "fix_of_a_layout": (question(fix="layout=Ex|L"), ("layout", "'x'", "even", "light", "apart")),
     "only": (question(only="tp~2"), ("tp~2", "not a condition")),
     "ban": (question(ban="overlap=most"), ("overlap", "'most'", "none pair")),

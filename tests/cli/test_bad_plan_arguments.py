@@ -22,7 +22,7 @@ SHORT = {
     "negative": ("tp-2/pp2", "tp-2", "tp must be at least 1", "not -2"),
     "fraction": ("tp1.5/pp2", "tp1.5", "not a plan field"),
     "nothing": ("", "not a plan field", *FIELDS),
-    "zero_stage": ("tp2/zero3", "zero", "3", "0 1"),
+    "zero_stage": ("tp2/zero4", "zero", "4", "0 1 2 3"),
     "policy": ("tp2/rc:ful", "recompute", "ful", "none", "fit", "full", "moe_act"),
     "layout": ("pp2/layout:Ex*3", "layout", "'x'", "even", "light", "apart"),
 }
@@ -151,7 +151,7 @@ def test_a_broken_document_says_what_is_broken(folder: Path, document: dict[str,
 
 UNCHECKED: dict[str, Change] = {
     "dp_of_half_the_devices": put(*PLAN, "dp", value=1),
-    "zero_that_is_not_costed": put(*PLAN, "zero", value=3),
+    "zero_that_is_no_stage": put(*PLAN, "zero", value=4),
     "degree_as_text": put(*PLAN, "tp", value="1"),
     "degree_as_float": put(*PLAN, "dp", value=16.0),
     "switch_as_text": put(*PLAN, "sp", value="on"),

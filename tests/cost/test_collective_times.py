@@ -8,7 +8,9 @@ NVIDIA/nccl-tests:doc/PERFORMANCE.md.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,15 +18,20 @@ from hypothesis import strategies as st
 from autodeploy.cost.collectives import (
     Lanes,
     Span,
+    dedup_lanes,
+    distinct_nodes,
     flat_lanes,
     gather_rates,
     hier_lanes,
     port_bytes_per_s,
+    ring_lanes,
     send_s,
     serial,
+    shuffle_lanes,
     span,
 )  # fmt: skip
 from autodeploy.spec.cluster import Cluster
+from autodeploy.spec.model import MoE
 from tests.builders import cluster_of
 
 CLUSTERS = ("atlas-800t-a2", "h100-80g")
@@ -99,6 +106,105 @@ def test_flat_dispatch_sends_every_copy_that_is_not_its_own(inner: int, nodes: i
     lanes = flat_lanes(cluster, Span(inner, nodes), ranks, COPY_BYTES, top_k)
     sent = lanes.inner * cluster.node.effective_bytes_per_s + lanes.outer * cluster.fabric.effective_bytes_per_s
     assert sent == pytest.approx(top_k * COPY_BYTES * (ranks - 1) / ranks, rel=1e-9)
+
+
+def experts(count: int, top_k: int, node_limit: int = 0) -> MoE:
+    """Routed experts of some model."""
+    return MoE(experts=count, top_k=top_k, expert_width=1, node_limit=node_limit)
+
+
+@pytest.mark.parametrize(("nodes", "found"), [(1, 1.0), (2, 1.99), (4, 3.61), (8, 5.29), (16, 6.52), (32, 7.27)])
+def test_the_experts_of_a_token_lie_on_so_many_nodes(nodes: int, found: float) -> None:
+    # N (1 - C(E - E/N, k) / C(E, k)) for 8 of 256
+    assert distinct_nodes(experts(256, 8), nodes) == pytest.approx(found, abs=0.005)
+
+
+@pytest.mark.parametrize(("count", "top_k", "nodes"), [(256, 8, 8), (128, 8, 16), (16, 4, 4), (8, 2, 8), (64, 6, 2)])
+def test_drawing_experts_finds_as_many_nodes(count: int, top_k: int, nodes: int) -> None:
+    rng, draws = np.random.default_rng(23), 20_000
+    drawn = rng.random((draws, count)).argpartition(top_k, axis=1)[:, :top_k] // (count // nodes)
+    found = np.array([(drawn == node).any(axis=1) for node in range(nodes)]).sum(axis=0)
+    error = 5.0 * found.std() / draws**0.5
+    assert distinct_nodes(experts(count, top_k), nodes) == pytest.approx(found.mean(), abs=error + 1e-12)
+
+
+@given(nodes=st.sampled_from([1, 2, 4, 8, 16, 32]), top_k=st.integers(1, 16), limit=st.integers(1, 8))
+def test_a_token_never_visits_more_nodes_than_it_may(nodes: int, top_k: int, limit: int) -> None:
+    free = distinct_nodes(experts(256, top_k), nodes)
+    assert 1.0 - 1e-12 <= free <= min(nodes, top_k) * (1 + 1e-12)
+    assert distinct_nodes(experts(256, top_k, limit), nodes) == min(free, limit)
+
+
+def test_a_token_without_a_choice_visits_every_node() -> None:
+    assert distinct_nodes(experts(16, 16), 4) == 4.0
+    assert distinct_nodes(experts(16, 1), 4) == pytest.approx(1.0, rel=1e-12)
+
+
+def sent_bytes(cluster: Cluster, lanes: Lanes) -> tuple[float, float]:
+    """Bytes on the links of a switched node, and on the port to the fabric."""
+    return lanes.inner * cluster.node.effective_bytes_per_s, lanes.outer * cluster.fabric.effective_bytes_per_s
+
+
+def test_dispatch_once_a_node_halves_the_flat_exchange_over_eight_nodes() -> None:
+    # EP64 of H100, at most 4 nodes a token: 9164 us flat, 4626 us with DeepEP (arXiv 2603.07685 table 7)
+    cluster, group = without_latency("h100-80g"), Span(8, 8)
+    flat = flat_lanes(cluster, group, 64, COPY_BYTES, 8)
+    once = dedup_lanes(cluster, group, COPY_BYTES, experts(256, 8, 4))
+    assert serial(cluster, flat) / serial(cluster, once) == pytest.approx(9164 / 4626, rel=0.02)
+
+
+def test_dispatch_once_a_node_is_a_quarter_over_two() -> None:
+    # EP16 of H100, combine: 5774 us flat, 1485 us with DeepEP (arXiv 2603.07685 table 7)
+    cluster, group = without_latency("h100-80g"), Span(8, 2)
+    flat = flat_lanes(cluster, group, 16, COPY_BYTES, 8)
+    once = dedup_lanes(cluster, group, COPY_BYTES, experts(256, 8))
+    assert flat.outer / once.outer == pytest.approx(5774 / 1485, rel=0.04)
+
+
+@given(nodes=st.sampled_from([2, 4, 8, 16, 32]), top_k=st.integers(1, 16), limit=st.integers(0, 8))
+def test_dispatch_once_a_node_never_sends_more_across_nodes(nodes: int, top_k: int, limit: int) -> None:
+    # at most a copy for every expert, at most one for every node
+    cluster, group, moe = without_latency("h100-80g"), Span(8, nodes), experts(256, top_k, limit)
+    once = sent_bytes(cluster, dedup_lanes(cluster, group, COPY_BYTES, moe))[1]
+    flat = sent_bytes(cluster, flat_lanes(cluster, group, 8 * nodes, COPY_BYTES, top_k))[1]
+    gathered = sent_bytes(cluster, hier_lanes(cluster, group, COPY_BYTES, top_k, 1.0))[1]
+    assert once <= flat * (1 + 1e-12)
+    assert once <= gathered * (1 + 1e-12)
+    across = distinct_nodes(moe, nodes) * (nodes - 1) / nodes
+    assert once == pytest.approx(across * COPY_BYTES, rel=1e-12)
+
+
+@given(ranks=st.sampled_from([1, 2, 4, 8, 16, 64]), stride=st.sampled_from([1, 2, 8]))
+def test_a_ring_brings_every_part_that_is_missing(ranks: int, stride: int) -> None:
+    cluster = without_latency("h100-80g")
+    group = span(cluster, ranks, stride)
+    inner, outer = sent_bytes(cluster, ring_lanes(cluster, group, ranks, COPY_BYTES))
+    assert inner + outer == pytest.approx((ranks - 1) * COPY_BYTES, rel=1e-12)
+    assert (outer > 0.0) is (ranks > 1 and ranks * stride > 8)  # some neighbour is across the fabric, and all wait
+    assert min(inner, outer) == 0.0
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(4, 4), (16, 16)])
+def test_every_send_of_a_ring_waits_once(ranks: int, size: int) -> None:
+    cluster = cluster_of("h100-80g")
+    level = cluster.node if size <= 8 else cluster.fabric
+    lanes = ring_lanes(cluster, span(cluster, size, 1), ranks, 0.0)
+    assert lanes.inner + lanes.outer == pytest.approx((ranks - 1) * level.latency_s, rel=1e-12)
+
+
+@given(inner=st.sampled_from([1, 2, 4, 8]), nodes=st.sampled_from([1, 2, 4]))
+def test_an_exchange_sends_all_but_the_own_share(inner: int, nodes: int) -> None:
+    # all-to-all of S bytes: (m - 1)/m S, NVIDIA/nccl-tests doc/PERFORMANCE.md
+    cluster, ranks = without_latency("h100-80g"), inner * nodes
+    inside, across = sent_bytes(cluster, shuffle_lanes(cluster, Span(inner, nodes), ranks, COPY_BYTES))
+    assert inside + across == pytest.approx((ranks - 1) / ranks * COPY_BYTES, rel=1e-12, abs=1e-3)
+    assert across == pytest.approx((nodes - 1) / nodes * COPY_BYTES, rel=1e-12, abs=1e-3)
+
+
+def test_more_nodes_are_never_fewer_visited() -> None:
+    found = [distinct_nodes(experts(256, 8), nodes) for nodes in (1, 2, 4, 8, 16, 32, 64, 128, 256)]
+    assert all(less <= more for less, more in pairwise(found))
+    assert found[-1] == pytest.approx(8.0, rel=1e-12)  # every expert on a node of its own
 
 
 @given(inner=st.sampled_from([1, 2, 4, 8]), nodes=st.integers(1, 32))

@@ -8,23 +8,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autodeploy.analysis.ops import Engine, Op, matmul
+from autodeploy.analysis.readings import PLAIN
 from autodeploy.cost.compute import op_s
 from autodeploy.spec.cluster import Device
 from autodeploy.spec.model import Kind
-from tests.builders import cluster_of, model_of, ops_of, plan_of
+from autodeploy.spec.target import Profile
+from tests.builders import cluster_of, job_of, model_of, ops_of, plan_of
 
 DEVICES = st.sampled_from(["atlas-800t-a2", "h100-80g"])
 SIZES = st.integers(1, 20000)
+GRAD_BYTES = {"fp32": 4.0, "bf16": 2.0}
 
 
 def device_of(name: str) -> Device:
     return cluster_of(name).device
+
+
+def seconds(device: Device, op: Op, profile: Profile = PLAIN, **job: Any) -> tuple[float, float]:
+    """Forward and backward seconds of an op in a job."""
+    return op_s(device, profile, job_of(**job), op)
 
 
 def product(device: Device, m: int, n: int, k: int, groups: int, moved: float) -> float:
@@ -36,14 +45,14 @@ def product(device: Device, m: int, n: int, k: int, groups: int, moved: float) -
     return max(ceil(tiles / device.matmul_cores) * each, memory) + device.kernel_gap_s
 
 
-@given(name=DEVICES, m=SIZES, n=SIZES, k=SIZES, grad=st.sampled_from([2.0, 4.0]))
-def test_a_layer_is_one_product_forward_and_two_backward(name: str, m: int, n: int, k: int, grad: float) -> None:
+@given(name=DEVICES, m=SIZES, n=SIZES, k=SIZES, grad=st.sampled_from(["fp32", "bf16"]))
+def test_a_layer_is_one_product_forward_and_two_backward(name: str, m: int, n: int, k: int, grad: str) -> None:
     device = device_of(name)
     rows, weights = 2.0 * m * (k + n), 1.0 * n * k
-    forward, backward = op_s(device, matmul("x", 1.0 * m, 1.0 * n, 1.0 * k), grad)
+    forward, backward = seconds(device, matmul("x", 1.0 * m, 1.0 * n, 1.0 * k), grad_precision=grad)
     assert forward == pytest.approx(product(device, m, n, k, 1, rows + 2 * weights), rel=1e-12)
     dgrad = product(device, m, k, n, 1, rows + 2 * weights)
-    wgrad = product(device, n, k, m, 1, rows + 2 * grad * weights)  # accumulates: reads and writes the gradient
+    wgrad = product(device, n, k, m, 1, rows + 2 * GRAD_BYTES[grad] * weights)  # accumulates: reads and writes the gradient
     assert backward == pytest.approx(dgrad + wgrad, rel=1e-12)
 
 
@@ -52,7 +61,7 @@ def test_experts_are_a_batch_of_products(name: str, tokens: int, n: int, k: int,
     device, m = device_of(name), tokens * experts
     op = Op(name="x", engine=Engine.EXPERTS, m=1.0 * m, n=1.0 * n, k=1.0 * k, experts=1.0 * experts)
     rows, weights = 2.0 * m * (k + n), 1.0 * experts * n * k
-    forward, backward = op_s(device, op, 4.0)
+    forward, backward = seconds(device, op)
     assert forward == pytest.approx(product(device, tokens, n, k, experts, rows + 2 * weights), rel=1e-12)
     dgrad = product(device, tokens, k, n, experts, rows + 2 * weights)
     wgrad = product(device, n, k, tokens, experts, rows + 8 * weights)
@@ -62,7 +71,7 @@ def test_experts_are_a_batch_of_products(name: str, tokens: int, n: int, k: int,
 @pytest.mark.parametrize("name", ["atlas-800t-a2", "h100-80g"])
 def test_attention_runs_two_and_a_half_times_the_flop_backward(name: str) -> None:
     device = replace(device_of(name), kernel_gap_s=1e-30, attention_forward_frac=0.5, attention_backward_frac=0.5)
-    forward, backward = op_s(device, Op(name="x", engine=Engine.ATTENTION, flop=1e15), 4.0)
+    forward, backward = seconds(device, Op(name="x", engine=Engine.ATTENTION, flop=1e15))
     assert forward == pytest.approx(1e15 / (0.5 * device.peak_flop_per_s), rel=1e-9)
     assert backward == pytest.approx(2.5 * forward, rel=1e-9)
 
@@ -73,7 +82,7 @@ def test_vectors_move_their_bytes(name: str) -> None:
     op = Op(name="x", engine=Engine.VECTOR, forward_bytes=3e9, backward_bytes=5e9, kernels=2)
     rate = device.hbm_bytes_per_s * device.hbm_max_frac
     expected = [moved / rate + 2 * device.kernel_gap_s for moved in (3e9, 5e9)]
-    assert list(op_s(device, op, 4.0)) == pytest.approx(expected, rel=1e-12)
+    assert list(seconds(device, op)) == pytest.approx(expected, rel=1e-12)
 
 
 # bytes per token of fused kernels in bf16, in sizes of DeepSeek-V3 (h 7168, expert width 2048, k 8): what is read

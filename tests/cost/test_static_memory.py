@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autodeploy.balance.layouts import resolve
-from autodeploy.cost.memory import bytes_per_param, resident_terms, stage_params, state_bytes, vocabulary_copies
+from autodeploy.cost.memory import (
+    Params,
+    bytes_per_param,
+    resident_terms,
+    stage_params,
+    state_bytes,
+    vocabulary_copies,
+)  # fmt: skip
 from autodeploy.spec.layout import Layout
 from autodeploy.spec.model import Kind
 from tests.builders import costs_of, job_of, model_of, plan_of
@@ -67,7 +74,7 @@ def test_sixteen_layers_at_ep64_are_the_published_ones() -> None:
     plan = plan_of(pp=4, vpp=4, dp=64, ep=64)
     cost = costs_of(model_of("deepseek-v3"), plan)[Kind.SPARSE]
     small = 256 * 7168 + 2 * 7168 + 1536 + 512
-    terms = resident_terms(job_of(), plan, 16 * (cost.dense_params - small), 16 * cost.expert_params)
+    terms = resident_terms(job_of(), plan, Params(16 * (cost.dense_params - small), 16 * cost.expert_params))
     assert (terms["weights"] + terms["gradients"]) / GIB == pytest.approx(36.4, rel=0.003)
     assert terms["optimizer"] / GIB == pytest.approx(32.1, rel=0.003)
 
@@ -101,9 +108,10 @@ def test_more_shards_never_take_more(shards: int, zero: int) -> None:
 def test_dense_state_is_cut_over_dp_cp_and_expert_state_over_edp(degrees: dict[str, int]) -> None:
     plan = plan_of(**degrees)
     edp = plan.tp * plan.cp * plan.dp / (plan.etp * plan.ep)
-    dense, expert = bytes_per_param(job_of(), plan)
+    dense, expert, frozen = bytes_per_param(job_of(), plan)
     assert dense == pytest.approx(6.0 + 12.0 / (plan.dp * plan.cp), rel=1e-12)
     assert expert == pytest.approx(6.0 + 12.0 / edp, rel=1e-12)
+    assert frozen == 2.0
 
 
 def layout_of(name: str, pp: int, vpp: int, rule: str) -> Layout:
@@ -148,8 +156,9 @@ def test_stages_together_hold_the_model_and_the_copies(name: str, rule: str, pp:
         return
     costs = costs_of(model, plan_of(pp=pp, vpp=vpp))
     matrix = 1.0 * model.vocab * model.hidden
-    held = [stage_params(model, pp, layout.roles[layout.role_of_stage[stage]], costs, matrix) for stage in range(pp)]
-    one = stage_params(model, 1, layout_of(name, 1, 1, "even").roles[0], costs, matrix)
+    held = [stage_params(model, pp, layout.roles[layout.role_of_stage[stage]], costs) for stage in range(pp)]
+    one = stage_params(model, 1, layout_of(name, 1, 1, "even").roles[0], costs)
     extra = sum(copies(name, pp, vpp, rule).values()) * matrix
-    assert sum(dense for dense, _ in held) == one[0] + extra
-    assert sum(experts for _, experts in held) == one[1]
+    assert sum(stage.dense for stage in held) == one.dense + extra
+    assert sum(stage.experts for stage in held) == one.experts
+    assert [stage.frozen for stage in held] == [0.0] * pp

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autodeploy.cost.memory import boundary_buffers, bytes_per_param, communicator_bytes, resident_terms
+from autodeploy.cost.memory import Params, boundary_buffers, bytes_per_param, communicator_bytes, resident_terms
 from autodeploy.cost.slots import boundary_bytes, stage_send_s
 from autodeploy.cost.tail import StageTail, data_parallel, stage_tail
 from autodeploy.spec.job import Job
@@ -21,8 +21,8 @@ from autodeploy.spec.machine import Machine
 from autodeploy.spec.plan import Overlap, Plan
 from tests.builders import cluster_of, job_of, machine_of, model_of, plan_of
 
-PARAMS = (3e9, 5e9)
-"""(dense, expert) parameters of the stage."""
+PARAMS = Params(3e9, 5e9)
+"""Of the stage, dense and of experts."""
 
 
 def machine(*, overlaps: bool = True, buckets: int = 4) -> Machine:
@@ -51,7 +51,7 @@ def wire_s(plan: Plan, bytes_per_param_: float) -> float:
     """One reduce-scatter or all-gather over both groups of an eight-device node and a port each, ranks of a group
     one node apart: (N - 1)/N of the bytes over the port."""
     rate = machine().cluster.fabric.effective_bytes_per_s
-    groups = ((PARAMS[0], plan.dp * plan.cp), (PARAMS[1], plan.edp))
+    groups = ((PARAMS.dense, plan.dp * plan.cp), (PARAMS.experts, plan.edp))
     return sum(bytes_per_param_ * count * (ranks - 1) / ranks / rate for count, ranks in groups)
 
 
@@ -80,7 +80,7 @@ def test_one_replica_synchronises_nothing(zero: int) -> None:
 def test_adam_moves_thirty_bytes_of_each_parameter_that_it_owns(zero: int, dense: int, experts: int) -> None:
     # reads gradient, master weight and two moments in fp32, writes the last three and a bf16 weight
     device = machine().cluster.device
-    owned = PARAMS[0] / dense + PARAMS[1] / experts
+    owned = PARAMS.dense / dense + PARAMS.experts / experts
     moved = (4 * 4 + 3 * 4 + 2) * owned
     expected = moved / (device.hbm_bytes_per_s * device.hbm_max_frac)
     assert tail_of(plan_of(tp=8, dp=16, ep=32, zero=zero)).optimizer == pytest.approx(expected, rel=1e-9)
@@ -119,12 +119,13 @@ def test_the_tail_is_the_sum_of_its_terms() -> None:
 
 
 @pytest.mark.parametrize("degrees", [{"tp": 8, "dp": 48, "ep": 32}, {"tp": 2, "cp": 4, "dp": 8, "ep": 8, "etp": 2}])
-@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_resident_bytes_are_those_of_each_parameter(degrees: dict[str, int], zero: int) -> None:
     plan = plan_of(**degrees, zero=zero)
-    dense, expert = bytes_per_param(job_of(), plan)
-    total = sum(resident_terms(job_of(), plan, *PARAMS).values())
-    assert total == pytest.approx(dense * PARAMS[0] + expert * PARAMS[1], rel=1e-12)
+    dense, expert, frozen = bytes_per_param(job_of(), plan)
+    params = PARAMS._replace(frozen=2e9)
+    total = sum(resident_terms(job_of(), plan, params).values())
+    assert total == pytest.approx(dense * 3e9 + expert * 5e9 + frozen * 2e9, rel=1e-12)
 
 
 @pytest.mark.parametrize(("degrees", "tokens"), [({}, 4096), ({"tp": 8}, 512), ({"tp": 8, "sp": False}, 4096)])

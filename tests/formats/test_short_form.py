@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autodeploy.errors import SpecError
 from autodeploy.formats.short import NUMBERS, ORDER, read_short, short_form, varying_fields
-from autodeploy.spec.plan import PLAN_FIELDS, Dispatch, Overlap, Plan, Schedule
+from autodeploy.spec.plan import PLAN_FIELDS, CpComm, Dispatch, Overlap, Plan, Schedule
 from tests.builders import plan_of
 
 DEGREE = st.integers(1, 4096)
@@ -25,8 +25,9 @@ def plans(draw: st.DrawFn) -> Plan:
         schedule=draw(st.sampled_from(Schedule)),
         overlap=draw(st.sampled_from(Overlap)),
         dispatch=draw(st.sampled_from(Dispatch)),
+        cp_comm=draw(st.sampled_from(CpComm)),
         layout=draw(st.sampled_from(["auto", "even", "light", "apart", "Et*3|(tt|)*29m|L"])),
-        recompute=draw(st.sampled_from(["none", "fit", "full", "layernorm+moe_act"])),
+        recompute=draw(st.sampled_from(["none", "fit", "full", "full:0.25", "layernorm+moe_act"])),
     )
 
 
@@ -58,6 +59,17 @@ def test_every_switch_has_two_words() -> None:
         one, two = read_short(on), read_short(off)
         assert one.keys() == two.keys() == {field}
         assert one != two
+
+
+def test_every_way_of_sending_has_a_word_of_its_own() -> None:
+    for field, choices in (("dispatch", Dispatch), ("cp_comm", CpComm)):
+        words = [short_form(plan_of(**{field: choice}), (field,)) for choice in choices]
+        assert len(set(words)) == len(choices)
+        assert [read_short(word) for word in words] == [{field: choice} for choice in choices]
+    assert [read_short(word) for word in ("ring", "kvgather", "ulysses")] == [{"cp_comm": each} for each in CpComm]
+    assert read_short("cp4/ulysses/zero3/replicas2/dedup") == {
+        "cp": 4, "cp_comm": CpComm.ULYSSES, "zero": 3, "replicas": 2, "dispatch": Dispatch.DEDUP,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["tp2/pp4", " tp2 / pp4 ", "tp2/pp4/", "/tp2/pp4"])

@@ -16,6 +16,7 @@ from autodeploy.formats.space_text import COMMENTS, space_text
 from autodeploy.search.defaults import EFFORTS, default_values
 from autodeploy.search.enumerate import enumerate_plans
 from autodeploy.spec.job import Job
+from autodeploy.spec.plan import CP_COMM_WORDS, DISPATCH_WORDS
 from autodeploy.spec.space import PlanValues, Space, with_values
 from tests.builders import SPACE_IDS, SPACES, cluster_of, model_of, space_of
 
@@ -76,8 +77,12 @@ COUNTS = st.lists(st.integers(1, 4096), min_size=1, max_size=6, unique=True)
     counts=st.fixed_dictionaries(dict.fromkeys(("vpp", "mbs"), COUNTS)),
     layout=WORDS,
     sp=st.sampled_from([None, (True,), (False, True)]),
-    zero=st.sampled_from([(0,), (1,), (1, 0)]),
-    recompute=st.sampled_from([("fit",), ("none", "full"), ("layernorm+moe_act",)]),
+    zero=st.sampled_from([(0,), (1,), (1, 0), (2, 3)]),
+    cp=COUNTS | st.just("divisors"),
+    cp_comm=st.lists(st.sampled_from(CP_COMM_WORDS), min_size=1, unique=True),
+    dispatch=st.lists(st.sampled_from(DISPATCH_WORDS), min_size=1, unique=True),
+    replicas=COUNTS,
+    recompute=st.sampled_from([("fit",), ("none", "full"), ("layernorm+moe_act", "full:0.5")]),
     only=st.lists(st.sampled_from(["tp=8", "recompute!=full", "layout=Et*3|(tt|)*29m|L"]), unique=True),
     ban=st.lists(st.sampled_from(["etp>1", "schedule=1f1b"]), unique=True),
 )
@@ -85,6 +90,8 @@ def test_any_values_are_read_back(tmp_path: Path, only: list[str], ban: list[str
     degrees, counts = drawn["degrees"], drawn["counts"]
     values = {name: value if value == "divisors" else tuple(value) for name, value in (degrees | counts).items()}
     codes = {name: drawn[name] for name in ("sp", "zero", "recompute")}
+    codes |= {name: tuple(drawn[name]) for name in ("cp_comm", "dispatch", "replicas")}
+    codes |= {"cp": drawn["cp"] if drawn["cp"] == "divisors" else tuple(drawn["cp"])}
     space = with_values(asked(), **values, **codes, layout=tuple(drawn["layout"]))
     space = replace(space, only=tuple(only), ban=tuple(ban))
     assert again(space, tmp_path) == space
@@ -97,6 +104,9 @@ JOBS: dict[str, dict[str, Any]] = {
     "odd_imbalance": {"expert_imbalance": 1.0 + 2**-40},
     "large_imbalance": {"expert_imbalance": 1e22},
     "batch": {"gbs": 10**9},
+    "fp8": {"precision": "fp8"},
+    "packed": {"document_len": 512},
+    "adapters": {"lora_rank": 16},
 }
 
 

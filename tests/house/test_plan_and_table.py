@@ -9,12 +9,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autodeploy.spec.plan import CODES, DEGREES, PLAN_FIELDS, TEXTS, Dispatch, Overlap, Plan, Schedule, table_of
+from autodeploy.spec.plan import CODES, DEGREES, PLAN_FIELDS, TEXTS, CpComm, Dispatch, Overlap, Plan, Schedule, table_of
 
 CHOICES: dict[str, st.SearchStrategy[Any]] = dict.fromkeys(DEGREES, st.integers(1, 2**20))
 CHOICES |= {"sp": st.booleans(), "zero": st.integers(0, 3)}
 CHOICES |= {"schedule": st.sampled_from(Schedule), "overlap": st.sampled_from(Overlap)}
-CHOICES |= {"dispatch": st.sampled_from(Dispatch)}
+CHOICES |= {"dispatch": st.sampled_from(Dispatch), "cp_comm": st.sampled_from(CpComm)}
 CHOICES |= {"layout": st.sampled_from(("auto", "even", "Et*3|mL")), "recompute": st.sampled_from(("fit", "mlp+moe"))}
 PLANS = st.builds(Plan, **CHOICES)
 

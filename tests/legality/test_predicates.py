@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autodeploy.catalog.lookup import load, names
 from autodeploy.legality.rules import RULES, Question
 from autodeploy.spec.model import Model
-from autodeploy.spec.plan import Dispatch, Overlap, Plan, Schedule, table_of
+from autodeploy.spec.plan import CpComm, Dispatch, Overlap, Plan, Schedule, table_of
 from autodeploy.spec.target import Target
 from tests.builders import model_of, plan_of
 from tests.legality.asked import question, with_heads
@@ -21,6 +21,9 @@ from tests.legality.asked import question, with_heads
 SPARSE = "deepseek-v3"
 PAIR: dict[str, Any] = {"overlap": Overlap.PAIR}
 HIER: dict[str, Any] = {"dispatch": Dispatch.HIER}
+DEDUP: dict[str, Any] = {"dispatch": Dispatch.DEDUP}
+GATHER: dict[str, Any] = {"cp_comm": CpComm.GATHER}
+ULYSSES: dict[str, Any] = {"cp_comm": CpComm.ULYSSES}
 TWO_MTP = replace(model_of("deepseek-v3"), mtp_depth=2)
 LEARNED = replace(model_of("deepseek-v3"), learned_positions=4096)
 ODD_VOCAB = replace(model_of("llama-3.1-8b"), vocab=50257)
@@ -60,6 +63,7 @@ CASES: list[tuple[str, Model | str, Given, Given]] = [
     ("V108", SPARSE, {"pp": 4, "vpp": 2, "ep": 8, **PAIR}, {"pp": 4, "ep": 8, **PAIR}),
     ("V108", SPARSE, {"ep": 8, **PAIR}, {"ep": 1, **PAIR}),
     ("V108", SPARSE, {"ep": 8, "recompute": "fit", **PAIR}, {"ep": 8, "recompute": "full", **PAIR}),
+    ("V108", SPARSE, {"ep": 8, "recompute": "core_attn", **PAIR}, {"ep": 8, "recompute": "full:0.5", **PAIR}),
     ("V108", SPARSE, {"ep": 8, "recompute": "moe_act+mlp", **PAIR}, {"ep": 8, "recompute": "mlp+moe", **PAIR}),
     ("V108", TWO_MTP, {"ep": 8, "recompute": "full"}, {"ep": 8, **PAIR}),
     ("V112", SPARSE, {"pp": 4, "vpp": 2, "ep": 8, **PAIR}, {"pp": 4, "ep": 8, **PAIR}),
@@ -68,21 +72,42 @@ CASES: list[tuple[str, Model | str, Given, Given]] = [
     ("V117", SPARSE, {"tp": 4}, {"tp": 4, "etp": 4}),
     ("V118", SPARSE, {"ep": 32, **HIER}, {"ep": 4, **HIER}),
     ("V118", SPARSE, {"ep": 4}, {"ep": 12, **HIER}),
-    ("V120", SPARSE, {"recompute": "full"}, {"recompute": "full+mlp"}),
+    ("V120", SPARSE, {"recompute": "full:0.5"}, {"recompute": "full+mlp"}),
     ("V121", SPARSE, {"recompute": "mla_up_proj+moe_act"}, {"recompute": "layernorm+mlp_act"}),
     ("V121", "qwen3-30b-a3b", {"recompute": "fit"}, {"recompute": "mla_up_proj"}),
-    ("V121", "llama-3.1-8b", {"recompute": "layernorm+mlp"}, {"recompute": "moe_act"}),
+    ("V121", "llama-3.1-8b", {"recompute": "layernorm+mlp+core_attn"}, {"recompute": "moe_act"}),
     ("V134", SPARSE, {"recompute": "layernorm+moe_act+mlp_act"}, {"recompute": "layernorm+moe"}),
     ("V134", SPARSE, {"recompute": "full"}, {"recompute": "shared_experts"}),
+    ("V134", SPARSE, {"recompute": "none"}, {"recompute": "core_attn"}),
     ("V135", SPARSE, {"tp": 2, "recompute": "mla_up_proj"}, {"tp": 2, "sp": False, "recompute": "mla_up_proj"}),
     ("V135", "qwen3-30b-a3b", {"recompute": "layernorm"}, {"recompute": "mla_up_proj"}),
     ("T01", SPARSE, {}, PAIR),
-    ("T02", SPARSE, {}, HIER),
+    ("T02", SPARSE, DEDUP, HIER),
+    ("T03", SPARSE, {"zero": 1}, {"zero": 2}),
+    ("T03", SPARSE, {"zero": 0}, {"zero": 3}),
+    ("T04", SPARSE, {"cp": 2}, {"cp": 2, **GATHER}),
+    ("T04", SPARSE, {}, {"cp": 2, **ULYSSES}),
+    ("T05", SPARSE, HIER, DEDUP),
+    ("T06", SPARSE, {"dp": 4}, {"dp": 4, "replicas": 2}),
+    ("T07", SPARSE, {"cp": 2, **ULYSSES}, {"cp": 2, **GATHER}),
+    ("T08", SPARSE, {"recompute": "full"}, {"recompute": "full:0.5"}),
+    ("T08", SPARSE, {"recompute": "mlp+moe"}, {"recompute": "full:1"}),
     ("P01", SPARSE, {"pp": 2, "vpp": 2}, {"vpp": 2}),
     ("P02", SPARSE, {"ep": 2, **PAIR}, PAIR),
     ("P03", SPARSE, {"ep": 16, **HIER}, {"ep": 8, **HIER}),
     ("P04", SPARSE, {"vpp": 2}, {"vpp": 2, "schedule": Schedule.ONE_F_ONE_B}),
     ("P05", SPARSE, {"tp": 2}, {"sp": True}),
+    ("P06", SPARSE, {"ep": 16, **DEDUP}, {"ep": 8, **DEDUP}),
+    ("P06", SPARSE, {"ep": 8, "etp": 2, **DEDUP}, {"etp": 16, **DEDUP}),
+    ("P07", SPARSE, {"cp": 2, **GATHER}, GATHER),
+    ("P07", SPARSE, {"cp": 1}, ULYSSES),
+    ("P08", with_heads(32, 8), {"tp": 8, "cp": 4, **ULYSSES}, {"tp": 8, "cp": 8, **ULYSSES}),
+    ("P08", with_heads(32, 8), {"tp": 8, "cp": 8}, {"cp": 3, **ULYSSES}),
+    ("P09", SPARSE, {"dp": 8, "replicas": 4}, {"dp": 8, "replicas": 3}),
+    ("P09", SPARSE, {"dp": 4, "cp": 2, "replicas": 8}, {"dp": 4, "cp": 2, "replicas": 16}),
+    ("P09", SPARSE, {"dp": 8, "zero": 0}, {"dp": 8, "replicas": 2, "zero": 0}),
+    # NVIDIA/Megatron-LM core/parallel_state.py: expert data parallelism is cut into as many instances
+    ("P09", SPARSE, {"dp": 16, "ep": 2, "replicas": 8}, {"dp": 24, "ep": 2, "replicas": 8}),
 ]
 ABOUT_FACTS = {"V72", "N01", "N02"}
 """Rules that no plan can break or mend: the model, the job or the machine does."""
@@ -134,9 +159,10 @@ def test_every_predicate_has_a_case() -> None:
 DEGREE = st.sampled_from((1, 2, 3, 4, 5, 8, 12, 16))
 PLANS = st.builds(
     plan_of,
-    **dict.fromkeys(("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs"), DEGREE),
+    **dict.fromkeys(("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "replicas"), DEGREE),
     sp=st.booleans(), overlap=st.sampled_from(Overlap), dispatch=st.sampled_from(Dispatch),
-    recompute=st.sampled_from(("none", "fit", "full", "layernorm+moe_act", "mla_up_proj", "mlp+moe", "mlp_act")),
+    zero=st.integers(0, 3), cp_comm=st.sampled_from(CpComm),
+    recompute=st.sampled_from(("none", "fit", "full", "full:0.5", "core_attn", "layernorm+moe_act", "mla_up_proj", "mlp+moe", "mlp_act")),
 )  # fmt: skip
 ASKED = st.sampled_from([
     question("deepseek-v3", devices=512, gbs=960),

@@ -1,4 +1,4 @@
-"""A space is refused with every fault in it: shapes that no model can have, what is not costed yet, values twice."""
+"""A space is refused with every fault in it: shapes that no model can have, words that mean nothing, values twice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def with_part(space: Space, part: str, **values: Any) -> Space:
 CASES = {
     "model.moe.top_k": with_part(SPACE, "moe", top_k=300),
     "model.attention.kv_heads": with_part(DENSE, "attention", kv_heads=5),
-    "plan.cp": with_values(SPACE, cp=(1, 2)),
+    "plan.cp": with_values(SPACE, cp=(2, 2)),
     "plan.mbs": with_values(SPACE, mbs=(2, 2)),
     "plan.tp": with_values(SPACE, tp=()),
     "plan.recompute": with_values(SPACE, recompute=("fit", "half")),
@@ -45,7 +45,7 @@ def test_a_fault_names_its_field(path: str) -> None:
 
 
 def test_all_faults_come_at_once() -> None:
-    space = with_values(replace(SPACE, devices=6143), cp=(2,), recompute=("half",))
+    space = with_values(replace(SPACE, devices=6143), cp=(2, 2), recompute=("half",))
     with pytest.raises(SpecError) as caught:
         check_space(space)
     assert {fault.path for fault in caught.value.faults} == {"devices", "plan.cp", "plan.recompute"}

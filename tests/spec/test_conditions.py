@@ -16,9 +16,11 @@ from autodeploy.search.choose import hold
 from autodeploy.search.enumerate import enumerate_plans
 from autodeploy.spec.conditions import parse_condition, parse_list
 from autodeploy.spec.plan import (
+    CP_COMM_WORDS,
     DISPATCH_WORDS,
     OVERLAP_WORDS,
     SCHEDULE_WORDS,
+    CpComm,
     Dispatch,
     Overlap,
     Plan,
@@ -33,6 +35,8 @@ HOLDS = {
     "tp=2": True, "tp!=2": False, "tp<2": False, "tp<=2": True, "tp>1": True, "tp>=3": False, "pp = 4": True,
     "sp=true": True, "sp=false": False, "schedule=interleaved": True, "schedule!=interleaved": False,
     "overlap=pair": True, "dispatch=hier": False, "zero=1": True, "layout=auto": True, "recompute!=full": True,
+    "cp_comm=ring": True, "cp_comm!=ulysses": True, "cp_comm=kvgather": False, "dispatch!=dedup": True,
+    "replicas=1": True, "replicas>1": False, "recompute!=full:0.5": True, "recompute=core_attn": False,
 }  # fmt: skip
 
 
@@ -112,14 +116,15 @@ def test_all_faulty_conditions_are_named_at_once(tmp_path: Path) -> None:
     assert len(caught.value.faults) == 2
 
 
-NUMBERS = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero")
+NUMBERS = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "replicas")
 WORDS = {
     "schedule": SCHEDULE_WORDS,
     "overlap": OVERLAP_WORDS,
     "dispatch": DISPATCH_WORDS,
+    "cp_comm": CP_COMM_WORDS,
     "sp": ("false", "true"),
     "layout": ("auto", "even", "light", "apart", "late", "Et*3|(tt|)*29m|L"),
-    "recompute": ("none", "fit", "full", "layernorm", "layernorm+moe_act"),
+    "recompute": ("none", "fit", "full", "full:0.5", "layernorm", "layernorm+moe_act"),
 }
 SIGNS: dict[str, Callable] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -132,7 +137,8 @@ def plans(draw: st.DrawFn) -> Plan:
     """Any plan, legal or not."""
     return plan_of(
         **{name: draw(DEGREE) for name in NUMBERS if name != "zero"},
-        zero=draw(st.integers(0, 1)),
+        zero=draw(st.integers(0, 3)),
+        cp_comm=draw(st.sampled_from(CpComm)),
         sp=draw(st.booleans()),
         schedule=draw(st.sampled_from(Schedule)),
         overlap=draw(st.sampled_from(Overlap)),
@@ -299,6 +305,12 @@ def test_fixed_fields_replace_the_values_of_the_space(tmp_path: Path) -> None:
     assert (plan.overlap, plan.dispatch, plan.layout, plan.recompute) == (("none",), ("flat",), ("light",), ("full",))
     assert {each.tp for each in chosen(enumerate_plans(held).legal)} == {4}
     assert plan.vpp == space(tmp_path).plan.vpp
+
+
+def test_fixed_ways_of_sending_and_sharing_replace_the_values_of_the_space(tmp_path: Path) -> None:
+    plan = hold(space(tmp_path), parse_list("cp=2,cp_comm=ulysses,replicas=2,zero=3,dispatch=dedup")).plan
+    assert (plan.cp, plan.cp_comm, plan.replicas) == ((2,), ("ulysses",), (2,))
+    assert (plan.zero, plan.dispatch) == ((3,), ("dedup",))
 
 
 def test_nothing_fixed_changes_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,256 @@
+"""From a row to the job and the plan that ran: what it states, and for the rest what is assumed of its source."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from autodeploy.errors import Fault, SpecError
+from autodeploy.fidelity.rows import Row
+from autodeploy.fidelity.stacks import Stack
+from autodeploy.spec.job import Job
+from autodeploy.spec.layout import compress
+from autodeploy.spec.model import Model
+from autodeploy.spec.plan import CpComm, Dispatch, Overlap, Plan, Schedule
+
+NARROW = {"fp8": "fp8", "nvfp4": "nvfp4", "fp16": "fp16", "o2 (amp)": "fp16"}
+MODULES = {
+    "layernorm": "layernorm", "rmsnorm": "layernorm", "norm": "layernorm", "moe_act": "moe_act", "mlp": "mlp",
+    "moe": "moe", "mla_up_proj": "mla_up_proj", "mla up-projection": "mla_up_proj", "shared_experts": "shared_experts",
+    "core_attn": "core_attn", "activation-function": "mlp_act+moe_act", "layer": "full",
+}  # fmt: skip
+"""Words for recomputed modules in tables of runs, and ours."""
+POLICIES = {
+    "selective(op)": "full:0.5", "selective(save_dot_only)": "full:0.25", "selective(save_qkv_proj)": "full:0.9",
+    "selective(save_qkv_out_proj)": "full:0.75", "selective(custom remat policy)": "full:0.6",
+}  # fmt: skip
+"""Policies that keep some products, as the share of a forward pass that is run again: torchtitan keeps every second
+product and the attention (a half); PaxML keeps all products (vector chains and attention run again), or the projections
+only."""
+FULL = re.compile(r"full(?:\(.*\))?(?:/(uniform|block|unspecified)/(\d+))?")
+
+
+def job_of(row: Row, stack: Stack, model: Model) -> Job:
+    """The job of a row. Raises `SpecError` without a global batch: it is never guessed."""
+    faults = [
+        Fault(path=name, problem="is not stated, and is not guessed")
+        for name in ("gbs", "seq_len")
+        if getattr(row, name) is None
+    ]
+    if faults:
+        raise SpecError(*faults)
+    assert row.gbs
+    assert row.seq_len
+    tuned = row.says("packed sequences", "packed fine-tuning", "packed samples") and "SFT" in row.model
+    return Job(
+        gbs=row.gbs,
+        seq_len=row.seq_len,
+        precision=precision_of(row),
+        grad_precision=_grads(row, stack),
+        mtp=bool(model.mtp_depth) and _mtp(row, stack),
+        document_len=stack.document_len if tuned else 0,
+        lora_rank=stack.lora_rank if "lora" in f"{row.model} {row.flags}".lower() else 0,
+        expert_imbalance=1.0 if row.says("force-balanced") else stack.expert_imbalance,
+    )
+
+
+def precision_of(row: Row) -> Literal["bf16", "fp16", "fp8", "nvfp4"]:
+    """The number format of a row; 16 bits where it does not say."""
+    word = NARROW.get(row.precision.lower(), "bf16")
+    return "fp8" if word == "fp8" else "nvfp4" if word == "nvfp4" else "fp16" if word == "fp16" else "bf16"
+
+
+def _grads(row: Row, stack: Stack) -> Literal["fp32", "bf16", "fp16"]:
+    if stack.grad_precision != "megatron":
+        return stack.grad_precision
+    return "fp16" if precision_of(row) == "fp16" else "fp32"
+
+
+def _mtp(row: Row, stack: Stack) -> bool:
+    if row.says("w/o mtp", "exclude mtp", "without mtp"):
+        return False
+    return stack.mtp or row.says("include one mtp", "mtp-num-layers=1", "causal+mtp")
+
+
+def plan_of(row: Row, stack: Stack, model: Model) -> Plan:
+    """The plan of a row. Raises `SpecError` where its degrees are missing or do not multiply."""
+    degrees = _degrees(row)
+    tp, pp, cp, dp = (degrees[name] for name in ("tp", "pp", "cp", "dp"))
+    mbs = row.mbs or _mbs(row, stack, pp, dp)
+    vpp = row.vpp or _vpp(row, stack, model, pp, dp * mbs)
+    moe = model.moe
+    ep = (row.ep or 1) if moe else 1
+    zero, replicas = _sharding(row, stack, dp * cp)
+    pair = moe is not None and ep > 1 and (pp == 1 or vpp > 1) and merges(row)
+    return Plan(
+        tp=tp,
+        pp=pp,
+        vpp=vpp,
+        cp=cp,
+        dp=dp,
+        ep=ep,
+        etp=_etp(row, stack, tp, ep, dp * cp) if moe else 1,
+        mbs=mbs,
+        sp=tp > 1 and (stack.sequence_parallel if row.sequence_parallel is None else row.sequence_parallel),
+        schedule=Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B,
+        overlap=Overlap.PAIR if pair else Overlap.NONE,
+        dispatch=_dispatch(row, stack),
+        zero=zero,
+        cp_comm=_cp_comm(row, stack) if cp > 1 else CpComm.RING,
+        replicas=replicas,
+        layout=layout_of(row, model, pp, vpp, _mtp(row, stack)),
+        recompute=recompute_of(row, stack, model),
+    )
+
+
+def _degrees(row: Row) -> dict[str, int]:
+    """tp, pp, cp as stated, dp from the devices; a stated dp must agree."""
+    faults = [Fault(path=name, problem="is not stated") for name in ("tp", "pp") if getattr(row, name) is None]
+    if faults:
+        raise SpecError(*faults)
+    tp, pp, cp, devices = row.tp or 1, row.pp or 1, row.cp or 1, row.devices or 1
+    share, rest = divmod(devices, tp * pp * cp)
+    if rest or not share:
+        raise SpecError(Fault(path="tp x pp x cp", problem=f"{tp} x {pp} x {cp} does not divide {devices} devices"))
+    if row.dp not in (None, share) and not row.says("dp column", "printed dp"):
+        problem = f"{row.dp} x tp {tp} x pp {pp} x cp {cp} is not {devices} devices"
+        raise SpecError(Fault(path="dp", problem=problem, allowed=str(share)))
+    return {"tp": tp, "pp": pp, "cp": cp, "dp": share}
+
+
+def _mbs(row: Row, stack: Stack, pp: int, dp: int) -> int:
+    """One sequence, or all of a rank's where the stack does not split them."""
+    whole = max((row.gbs or dp) // dp, 1)
+    return whole if stack.mbs == "all" and pp == 1 else 1
+
+
+def _vpp(row: Row, stack: Stack, model: Model, pp: int, rank_sequences: int) -> int:
+    """The assumed chunk where the row says that it interleaves and not how often, if the microbatches allow it."""
+    wanted = stack.chunk_layers
+    if pp == 1 or not wanted or model.layers % (pp * wanted):
+        return 1
+    microbatches = (row.gbs or 0) // rank_sequences
+    return model.layers // (pp * wanted) if microbatches >= pp and microbatches % pp == 0 else 1
+
+
+def _sharding(row: Row, stack: Stack, group: int) -> tuple[Literal[0, 1, 2, 3], int]:
+    """The ZeRO stage, and the copies of the sharded state."""
+    zero: int = stack.zero
+    stage = re.search(r"zero-stage=(\d)", row.flags) or re.search(r"zero-(\d)", row.notes, re.IGNORECASE)
+    if row.dist_optimizer is not None:
+        zero = min(zero, 1) or 1 if row.dist_optimizer else 0
+    if row.fsdp is not None:
+        zero = 3 if row.fsdp else min(zero, 1)
+    if row.says("shard_grad_op", "no reshard after forward"):
+        zero = 2
+    if stage:
+        zero = int(stage[1])
+    size = row.zero1_group or _stated_group(row)
+    copies = group // size if zero and size and group % size == 0 else 1
+    return (0, 1, 2, 3)[min(zero, 3)], copies
+
+
+def _stated_group(row: Row) -> int | None:
+    found = re.search(r"(?:sharding group|fsdp group) (\d+)", f"{row.flags}; {row.notes}", re.IGNORECASE)
+    return int(found[1]) if found else None
+
+
+def _etp(row: Row, stack: Stack, tp: int, ep: int, ranks: int) -> int:
+    if row.etp:
+        return row.etp
+    return tp if stack.etp == "tp" and ranks % ep == 0 else 1
+
+
+def merges(row: Row) -> bool:
+    """Whether the row says that forward and backward passes hide each other's all-to-all."""
+    if row.says("ep overlap off", "no ep overlap"):
+        return False
+    return row.says("ep all-to-all overlap", "ep overlap", "dualpipe", "moe-fb-overlap", "adaptive-pipe")
+
+
+def _dispatch(row: Row, stack: Stack) -> Dispatch:
+    if row.says("hierarchical all-to-all"):
+        return Dispatch.HIER
+    if row.says("deepep", "hybridep"):
+        return Dispatch.DEDUP
+    plain = row.says("alltoall", "plain all-to-all")
+    return Dispatch.DEDUP if stack.dispatch == "dedup" and not plain else Dispatch.FLAT
+
+
+def _cp_comm(row: Row, stack: Stack) -> CpComm:
+    if row.says("ulysses", "cp a2a", "hybrid_cp_algo"):
+        return CpComm.ULYSSES
+    return {"ring": CpComm.RING, "kvgather": CpComm.GATHER, "ulysses": CpComm.ULYSSES}[stack.cp_comm]
+
+
+def recompute_of(row: Row, stack: Stack, model: Model) -> str:
+    """The recompute policy of a row."""
+    text = row.recompute.strip().lower()
+    if not text:
+        return stack.recompute
+    if text in POLICIES:
+        return POLICIES[text]
+    if text.startswith("full"):
+        return _full(text, row, model)
+    if text.startswith(("selective", "activation", "norm", "comm")):
+        return _modules(text, model)
+    if text.startswith("layers="):
+        counts = [int(n) for n in re.findall(r"\d+", text)]
+        return _share(sum(counts) / model.layers)
+    return "none"
+
+
+def _full(text: str, row: Row, model: Model) -> str:
+    found = FULL.match(text)
+    if not found or found[1] != "block":
+        return "full"
+    slots = (row.pp or 1) * (1 if row.says("enable-recompute-layers-per-pp-rank") else row.vpp or 1)
+    return _share(int(found[2]) * slots / model.layers)
+
+
+def _share(share: float) -> str:
+    if share <= 0.0:
+        return "none"
+    return "full" if share >= 1.0 else f"full:{share:.4g}"
+
+
+def _modules(text: str, model: Model) -> str:
+    """Named modules; `selective` without a name is the attention core, as in Megatron."""
+    counts = re.search(r"selective=\[([\d; ]+)\]", text)
+    if counts:
+        return _share(0.5 * sum(int(n) for n in counts[1].split(";")) / model.layers)
+    inside = re.search(r"\((.*)\)", text)
+    words = re.split(r"[+,]\s*", inside[1]) if inside and not inside[1].startswith("n=") else [text.split("(", maxsplit=1)[0]]
+    known = [part for word in words for part in MODULES.get(word.strip(), "").split("+") if part]
+    if not known:
+        return "core_attn"
+    if "full" in known:
+        return "full"
+    useless = {"moe_act", "moe", "shared_experts"} if model.moe is None else {"mlp_act"}
+    kept = [name for name in dict.fromkeys(known) if name not in useless]
+    return "+".join(kept) or "none"
+
+
+def layout_of(row: Row, model: Model, pp: int, vpp: int, mtp: bool) -> str:
+    """A stated layout, or the layers spread evenly; two left over are the embedding's and the head's."""
+    text = f"{row.flags}; {row.notes}"
+    stated = re.search(r"pp_layout (\S+)", text)
+    if stated and ("m" in stated[1]) == mtp:
+        return stated[1].rstrip(";")
+    listed = re.search(r"num-layer-list=([\d, ]+)", text)
+    if listed and vpp == 1:
+        return _listed([int(n) for n in listed[1].split(",") if n.strip()], pp, model)
+    slots = pp * vpp
+    if slots > 2 and model.layers % slots and (model.layers + 2) % slots == 0:
+        each = (model.layers + 2) // slots
+        return _listed([each - 1, *[each] * (slots - 2), each - 1], slots, model, mtp)
+    return "even"
+
+
+def _listed(counts: list[int], slots: int, model: Model, mtp: bool = False) -> str:
+    if len(counts) != slots or sum(counts) != model.layers or not all(counts):
+        return "even"
+    parts: list[Any] = ["t" * count for count in counts]
+    parts[0] = "E" + parts[0]
+    parts[-1] += "m" * (model.mtp_depth if mtp else 0) + "L"
+    return compress(parts)

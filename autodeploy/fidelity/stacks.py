@@ -1,0 +1,78 @@
+"""What a source leaves out: one table of explicit assumptions, per source and never per row, each with its reason."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from autodeploy.fidelity.rows import Row
+from autodeploy.spec.files import parse, read_mapping
+
+ASSUMPTIONS = Path(__file__).parent / "assumptions.toml"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stack:
+    """How the runs of a source were driven, where their rows do not say. The first stack that fits a row counts."""
+
+    name: str
+    match: str
+    """Regular expression over `source; framework framework_version; model`."""
+    target: str
+    """The catalog's target whose profile it runs under."""
+    cluster: str = ""
+    """The cluster of rows that name no hardware; empty: such a row is not read."""
+    recompute: str = "none"
+    zero: Literal[0, 1, 2, 3] = 1
+    grad_precision: Literal["fp32", "bf16", "fp16", "megatron"] = "fp32"
+    """`megatron`: fp16 in fp16 runs, fp32 in all others."""
+    sequence_parallel: bool = False
+    mbs: Literal["one", "all"] = "one"
+    """Of rows that leave it out: 1, or all sequences of a data-parallel rank."""
+    chunk_layers: int = 0
+    """Layers of a chunk where the interleaving is not printed; 0: no interleaving."""
+    etp: Literal["one", "tp"] = "one"
+    expert_imbalance: float = 1.0
+    mtp: bool = False
+    lora_rank: int = 32
+    document_len: int = 0
+    """Tokens of a packed document in fine-tuning rows; 0: as long as the sequence."""
+    cp_comm: Literal["ring", "kvgather", "ulysses"] = "ring"
+    dispatch: Literal["flat", "dedup"] = "flat"
+    overlap_tensor: bool | None = None
+    """None: as the target's profile says."""
+    fabric_bytes_per_s: float = 0.0
+    """What its nodes have a device on the fabric; 0: as the cluster."""
+    mfu_peak_flop_per_s: float = 0.0
+    """Peak behind a published MFU; 0: the device's own in the number format of the run."""
+    scores: Literal["full", "causal", "none"] = "full"
+    """How its FLOP count takes attention, where a row does not say."""
+    flags_state_kernels: bool = False
+    """Its rows list every fused kernel: what is not listed is not fused."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assumptions:
+    """The file of assumptions."""
+
+    stack: tuple[Stack, ...]
+
+
+@cache
+def stacks() -> tuple[Stack, ...]:
+    """All stacks, in the order in which they are tried."""
+    return parse(Assumptions, read_mapping(ASSUMPTIONS), source=str(ASSUMPTIONS)).stack
+
+
+@cache
+def _named(text: str) -> Stack:
+    return next(stack for stack in stacks() if re.search(stack.match, text, re.IGNORECASE))
+
+
+def stack_of(row: Row) -> Stack:
+    """The stack of a row."""
+    return _named(f"{row.source}; {row.framework} {row.framework_version}; {row.model}")
