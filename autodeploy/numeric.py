@@ -59,6 +59,11 @@ def doublings(count: Num) -> Num:
     return 1.0 * (exponent - (mantissa == 0.5))
 
 
+def sqrt(value: Num) -> Num:
+    """Square root; IEEE rounds it correctly, so both paths agree."""
+    return np.sqrt(value) if isinstance(value, np.ndarray) else math.sqrt(value)
+
+
 def pick(index: Num, choices: Sequence[Num]) -> Num:
     """`choices[index]`, element by element where the index is a column."""
     if not isinstance(index, np.ndarray):

@@ -43,6 +43,7 @@ def core_ops(
     return (
         Op(
             name="attention core", engine=Engine.ATTENTION, module=Module.CORE_ATTN, rows=(output, statistics),
+            k=(dims[0] + dims[1]) / 2.0,
             flop=flop * (dims[0] + dims[1]), transfers=transfers,
         ),
     )  # fmt: skip

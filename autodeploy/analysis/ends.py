@@ -8,12 +8,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autodeploy.analysis.attention import gather, scatter
-from autodeploy.analysis.ops import Module, Op, Row, Shard, Tokens, matmul, vector
+from autodeploy.analysis.ops import Group, Module, Op, Row, Shard, Tokens, Transfer, matmul, vector
 from autodeploy.analysis.vectors import BF16, norm
 from autodeploy.numeric import Num, ceil
 from autodeploy.spec.model import Model
 from autodeploy.spec.target import Profile
 
+EAGER_LOSS_BYTES = {"torch": (18.0, 14.0), "megatron": (38.0, 22.0)}
+"""Bytes a logit, forward and backward, of cross-entropies that are several kernels. torch: to fp32 (2 + 4), log-soft-max
+(8 + 4); gradient (4 + 4), to bf16 (4 + 2). megatron (core/tensor_parallel/cross_entropy.py): to fp32 (2 + 4), maximum 4,
+minus (4 + 4), exponential (4 + 4), sum 4, quotient (4 + 4); gradient (4 + 4) twice, to bf16 (4 + 2)."""
 ID_BYTES = 8.0
 """One token id."""
 
@@ -62,8 +66,11 @@ def logit_ops(model: Model, t: Tokens, profile: Profile, shared: bool = False) -
         transfers=(gather(BF16 * h * t.whole, t),),
     )  # fmt: skip
     product = replace(product, narrow=False, params=0.0 if shared or model.tied_embeddings else product.params)
-    moved = (profile.logit_saved_bytes + profile.logit_transient_bytes) * t.whole * held
-    loss = vector("loss", 2.0 * moved, moved, module=Module.KEPT, kernels=4)
+    moved = profile.logit_saved_bytes + profile.logit_transient_bytes
+    forward, backward = EAGER_LOSS_BYTES.get(profile.loss, (2.0 * moved, moved))
+    logits_held = t.whole * held
+    whole = () if profile.split_logits else (Transfer(group=Group.TP, bytes=BF16 * logits_held, forward=1.0),)
+    loss = vector("loss", forward * logits_held, backward * logits_held, module=Module.KEPT, kernels=4, transfers=whole)
     return [product, replace(loss, transient_bytes=profile.logit_transient_bytes * t.whole * held)]
 
 

@@ -27,6 +27,9 @@ from autodeploy.spec.target import Profile
 
 ROW_MAP_BYTES = 8.0
 """Row-id map of the permutation, per token and expert (4..8; the published list takes 8)."""
+ROUTER_KERNELS, PERMUTE_KERNELS, UNPERMUTE_KERNELS = 12, 8, 4
+"""Soft-max, top-k, masks, balancing loss and bias; counts, sort, copies and the exchange of sizes; copy and sum
+(Megatron-Core moe/router.py, moe/token_dispatcher.py)."""
 EAGER_PERMUTE = 2.0
 """Index, gather, sort back and weigh as kernels of their own: every copy is read and written once more."""
 
@@ -83,7 +86,7 @@ def _router(h: int, moe: MoE, t: Tokens) -> Op:
         Row(name="row-id map", bytes=ROW_MAP_BYTES * t.part * moe.experts, module=Module.MOE),
     )
     product = matmul("router", t.part, moe.experts, h, shard=Shard.REPLICATED, module=Module.MOE, rows=rows)
-    return replace(product, counted=False, narrow=False)
+    return replace(product, counted=False, narrow=False, kernels=ROUTER_KERNELS)
 
 
 def _routed(model: Model, moe: MoE, t: Tokens, profile: Profile) -> list[Op]:
@@ -107,17 +110,17 @@ def _routed(model: Model, moe: MoE, t: Tokens, profile: Profile) -> list[Op]:
         module=Module.MOE,
         transfers=(_all_to_all(h, t),),
         rows=(permuted,),
-        kernels=3,
+        kernels=PERMUTE_KERNELS,
     )
     return [
-        replace(permute, exchange_bytes=BF16 * received / t.etp * h),
+        replace(permute, exchange_bytes=BF16 * received / t.etp * h, counts_rows=True),
         _grouped("expert fc1", model, received, up, h, local, (fc1,), (_expert_tp(h, received),)),
         activation("expert activation", model, profile, received, width, Module.MOE_ACT, (act,)),
         _grouped(
             "expert fc2", model, received, h, width, local, (combined,) if profile.combine_saved else (),
             (_expert_tp(h, received),),
         ),
-        vector("unpermute", moved, moved, module=Module.MOE, transfers=(_all_to_all(h, t),), kernels=2),
+        vector("unpermute", moved, moved, module=Module.MOE, transfers=(_all_to_all(h, t),), kernels=UNPERMUTE_KERNELS),
     ]  # fmt: skip
 
 

@@ -96,7 +96,7 @@ class Op:
     m: Num = 0.0
     n: Num = 0.0
     k: Num = 0.0
-    """A product m x k by k x n (attention: m queries, n = heads, k = keys times head sizes, see `flop`)."""
+    """A product m x k by k x n. Of a fused attention core only k: its mean head size."""
     experts: Num = 1.0
     """Grouped products: so many of m / experts rows each."""
     flop: Num = 0.0
@@ -119,6 +119,8 @@ class Op:
     exchange_bytes: Num = 0.0
     """Receive buffer of the op's all-to-all."""
     kernels: int = 1
+    counts_rows: bool = False
+    """Its sizes come from the routing: without capacities the host has to ask for them."""
 
 
 def matmul(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from autodeploy.analysis.ops import Engine, Op
 from autodeploy.errors import spec_error
-from autodeploy.numeric import Num, ceil, maximum
+from autodeploy.numeric import Num, ceil, maximum, minimum
 from autodeploy.spec.cluster import Device
 from autodeploy.spec.job import Job
 from autodeploy.spec.target import Profile
@@ -58,8 +58,9 @@ def product_s(
 
 
 def _product(device: Device, op: Op, grad_bytes: float, how: Format) -> tuple[Num, Num]:
-    """Forward; backward as input gradient plus weight gradient, which reads and writes the accumulated gradient.
-    Operands have the width of the format, results are bf16; frozen weights get no gradient."""
+    """Forward; backward as input gradient plus weight gradient, whose results are added to what earlier microbatches
+    left, at `grad_bytes` of traffic a weight: each tile ends with it, so it comes on top of the product. Operands have
+    the width of the format, results are bf16; frozen weights get no gradient."""
     m, n, k, groups = op.m, op.n, op.k, op.experts
     weights, rate, wide = groups * n * k, how.flop_per_s, ELEMENT_BYTES
     held = how.element_bytes
@@ -67,9 +68,8 @@ def _product(device: Device, op: Op, grad_bytes: float, how: Format) -> tuple[Nu
     dgrad = product_s(device, m, k, n, groups, held * (m * n + weights) + wide * m * k, rate)
     if not op.trained:
         return forward, dgrad
-    accumulate = held * (m * k + m * n) + 2.0 * grad_bytes * weights
-    wgrad = product_s(device, n * groups, k, m / groups, groups, accumulate, rate)
-    return forward, dgrad + wgrad
+    wgrad = product_s(device, n * groups, k, m / groups, groups, held * (m * k + m * n), rate)
+    return forward, dgrad + wgrad + hbm_s(device, grad_bytes * weights)
 
 
 def _attention(device: Device, profile: Profile, job: Job, op: Op) -> tuple[Num, Num]:
@@ -79,10 +79,11 @@ def _attention(device: Device, profile: Profile, job: Job, op: Op) -> tuple[Num,
     Source: model.md 7.3; cuDNN on H200, causal, head size 128, 2K to 16K within 4 % (cudnn-frontend benchmark).
     """
     if profile.attention == "unfused":
-        return _product(device, op, ELEMENT_BYTES / 2.0, format_of(device, "bf16"))
+        return _product(device, op, ELEMENT_BYTES, format_of(device, "bf16"))
     length = job.document_len or job.seq_len
     kernel = {"flash2": device.flash2_frac, "flash1": device.flash1_frac}.get(profile.attention, 1.0)
-    peak = device.peak_flop_per_s * kernel * length / (length + device.attention_half_len)
+    wide = minimum(op.k / device.attention_full_width, 1.0) if device.attention_full_width else 1.0
+    peak = device.peak_flop_per_s * kernel * wide * length / (length + device.attention_half_len)
     forward = op.flop / (peak * device.attention_forward_frac) + device.kernel_gap_s
     backward = ATTENTION_BACKWARD_FLOP * op.flop / (peak * device.attention_backward_frac)
     return forward, backward + device.kernel_gap_s
@@ -99,7 +100,15 @@ def op_s(device: Device, profile: Profile, job: Job, op: Op) -> tuple[Num, Num]:
         return _vector(device, op)
     if op.engine is Engine.ATTENTION:
         return _attention(device, profile, job, op)
-    return _product(device, op, job.grad_bytes, format_of(device, job.precision if op.narrow else "bf16"))
+    how = format_of(device, job.precision if op.narrow else "bf16")
+    return _product(device, op, accumulation_bytes(profile, job), how)
+
+
+def accumulation_bytes(profile: Profile, job: Job) -> float:
+    """Traffic of adding one weight's gradient to the sum: read and written once inside the product, or written in bf16
+    by it and added by a kernel of its own."""
+    inside = 2.0 * job.grad_bytes
+    return inside if "accumulate" in profile.fused else inside + 2.0 * ELEMENT_BYTES
 
 
 def kernels(op: Op) -> tuple[int, int]:

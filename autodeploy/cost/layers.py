@@ -115,8 +115,10 @@ def _pass(machine: Machine, ops: tuple[Op, ...], costs: Mapping[int, OpCost], si
     terms: dict[str, Num] = {word: total(seconds) for word, seconds in zip(ENGINE_WORDS, by_engine, strict=True)}
     engines = total(list(terms.values()))
     launches = sum([cost.kernels[side] for cost in mine])
-    issue_s = 0.0 if machine.profile.graphs else machine.cluster.device.issue_s
-    terms["launch"] = maximum(launches * issue_s - engines, 0.0)
+    device, profile = machine.cluster.device, machine.profile
+    issue_s = 0.0 if profile.graphs else device.issue_s
+    sparse = sum(1 for op in ops if op.counts_rows)
+    terms["launch"] = maximum(launches * issue_s - engines, 0.0) + sparse * profile.moe_stalls * device.stall_s
     traffic = sum_loads([cost.traffic[side] for cost in mine if cost.traffic])
     context = total([cost.context[side] for cost in mine])
     terms |= {"tensor_parallel": traffic.busy - context, "context_parallel": context}

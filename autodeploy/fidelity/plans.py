@@ -220,7 +220,11 @@ def _modules(text: str, model: Model) -> str:
     if counts:
         return _share(0.5 * sum(int(n) for n in counts[1].split(";")) / model.layers)
     inside = re.search(r"\((.*)\)", text)
-    words = re.split(r"[+,]\s*", inside[1]) if inside and not inside[1].startswith("n=") else [text.split("(", maxsplit=1)[0]]
+    words = (
+        re.split(r"[+,]\s*", inside[1])
+        if inside and not inside[1].startswith("n=")
+        else [text.split("(", maxsplit=1)[0]]
+    )
     known = [part for word in words for part in MODULES.get(word.strip(), "").split("+") if part]
     if not known:
         return "core_attn"

@@ -40,6 +40,8 @@ class Device:
     """Share of the bf16 peak that its best fused attention kernel reaches on endless sequences."""
     attention_half_len: NotNegative = 0.0
     """Tokens of a document at which that kernel reaches half of it."""
+    attention_full_width: NotNegative = 0.0
+    """Head size from which on it reaches that rate; narrower heads reach a proportional share."""
     flash2_frac: Frac = 1.0
     """Rate of FlashAttention-2 over the best kernel's."""
     flash1_frac: Frac = 1.0
@@ -53,6 +55,8 @@ class Device:
     """Device idle between two kernels of one stream."""
     issue_s: Positive
     """Host time to launch one kernel: a floor under every layer."""
+    stall_s: NotNegative = 0.0
+    """Device idle where the host waits for a value from it before it can go on."""
 
     def __post_init__(self) -> None:
         """Refuse a device that its context fills."""
@@ -80,6 +84,8 @@ class Level:
     """Share of nominal that large messages reach."""
     latency_s: Positive
     """Per doubling of the ranks in a collective; once for a point-to-point message."""
+    ramp_s_per_sqrt_byte: NotNegative = 0.0
+    """Collectives of middle size are slower than latency and rate say: c in t = a + c sqrt(S) + S / B."""
 
     @property
     def effective_bytes_per_s(self) -> float:

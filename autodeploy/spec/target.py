@@ -11,9 +11,9 @@ ALL_MODULES = (
     "layernorm", "mlp_act", "moe_act", "mla_up_proj", "shared_experts", "mlp", "moe", "core_attn", "full",
 )  # fmt: skip
 """Every recompute module, in the order of analysis.ops.Module."""
-Fusible = Literal["norm", "activation", "rope", "permute"]
+Fusible = Literal["norm", "activation", "rope", "permute", "accumulate"]
 """Vector chains that a stack runs as one kernel, or as PyTorch runs them: one kernel a line."""
-FUSIBLE: tuple[Fusible, ...] = ("norm", "activation", "rope", "permute")
+FUSIBLE: tuple[Fusible, ...] = ("norm", "activation", "rope", "permute", "accumulate")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +40,10 @@ class Profile:
     """The same while passes are merged."""
     fused: tuple[Fusible, ...] = FUSIBLE
     """Vector chains that are one kernel each."""
+    loss: Literal["fused", "torch", "megatron"] = "fused"
+    """Cross-entropy in one kernel, by PyTorch's own over fp32 logits, or line by line over a split vocabulary."""
+    moe_stalls: NotNegative = 0.0
+    """Times that a pass through a sparse layer waits for a count from the device."""
     attention: Literal["best", "flash2", "flash1", "unfused"] = "best"
     """Its attention kernel; unfused: the whole score matrix is written, soft-maxed and read."""
     score_saved_bytes: NotNegative = 2.0

@@ -163,7 +163,7 @@ COMMS = st.sampled_from(CpComm)
 
 @given(
     name=st.sampled_from(DENSE_MODELS), cp=st.sampled_from([2, 4, 8]), tp=st.sampled_from([1, 2, 4]), how=COMMS,
-    kind=st.sampled_from(["fused", "unfused"]),
+    kind=st.sampled_from(["best", "unfused"]),
 )  # fmt: skip
 def test_ranks_of_a_sequence_together_do_what_one_does(name: str, cp: int, tp: int, how: CpComm, kind: Any) -> None:
     model, profile = model_of(name), replace(PLAIN, attention=kind)

@@ -7,6 +7,7 @@ keeps the input of a layer alone (arXiv 2205.05198 section 5).
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,14 @@ from autodeploy.analysis.ops import REBUILDABLE, Module
 from autodeploy.analysis.readings import PLAIN
 from autodeploy.balance.fit import Budget, fit_stage
 from autodeploy.balance.layouts import resolve
-from autodeploy.balance.recompute import Ladder, ladder, parse_policy, present_modules
+from autodeploy.balance.recompute import Ladder, full_share, ladder, parse_policy, present_modules
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.memory import Params
 from autodeploy.errors import SpecError
 from autodeploy.spec.layout import Role
 from autodeploy.spec.model import Kind
 from autodeploy.spec.plan import Overlap, table_of
-from tests.builders import costs_of, job_of, model_of, plan_of
+from tests.builders import costs_of, job_of, machine_of, model_of, plan_of
 
 DENSE = {"layernorm", "mlp_act", "mlp", "core_attn", "full"}
 SPARSE = {"layernorm", "moe_act", "mla_up_proj", "shared_experts", "moe", "mlp_act", "mlp", "core_attn", "full"}
@@ -148,6 +149,62 @@ def test_unknown_modules_are_refused(policy: str) -> None:
 @pytest.mark.parametrize("words", [("layernorm",), ("moe", "mlp"), tuple(m.name.lower() for m in REBUILDABLE[:-1])])
 def test_modules_are_read_by_name(words: tuple[str, ...]) -> None:
     assert parse_policy("+".join(words)) == tuple(Module[word.upper()] for word in words)
+
+
+SHARES = st.floats(0.01, 1.0)
+
+
+@LADDERS
+@settings(max_examples=8)
+@given(share=SHARES)
+def test_a_share_of_the_layers_lies_between_none_and_full(name: str, plan: dict[str, int], share: float) -> None:
+    none, full, some = (ladder_of(name, plan, policy) for policy in ("none", "full", f"full:{share!r}"))
+    assert some.rungs == 1
+    for kind in some.kept_bytes:
+        mixed = share * full.kept_bytes[kind][0] + (1.0 - share) * none.kept_bytes[kind][0]
+        assert some.kept_bytes[kind][0] == pytest.approx(mixed, rel=1e-9)
+        assert seconds(some, kind, 0) == pytest.approx(share * seconds(full, kind, 0), rel=1e-9)
+        # the layer whose backward pass runs is rebuilt whole
+        assert some.transient_bytes[kind][0] == full.transient_bytes[kind][0]
+
+
+@LADDERS
+def test_all_of_the_layers_are_full(name: str, plan: dict[str, int]) -> None:
+    full, every = (ladder_of(name, plan, policy) for policy in ("full", "full:1"))
+    for kind in full.kept_bytes:
+        assert every.kept_bytes[kind][0] == pytest.approx(full.kept_bytes[kind][0], rel=1e-12)
+        assert every.transient_bytes[kind] == full.transient_bytes[kind]
+        assert seconds(every, kind, 0) == seconds(full, kind, 0)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
+def test_a_share_is_read_from_its_word(share: float) -> None:
+    assert full_share(f"full:{share}") == share
+    assert parse_policy(f"full:{share}") is None
+    assert full_share("full") is full_share("none") is full_share("core_attn") is None
+
+
+@pytest.mark.parametrize("policy", ["full:", "full:0", "full:-0.5", "full:1.5", "full:x", "full:nan", "full:inf"])
+def test_a_share_that_is_none_is_refused(policy: str) -> None:
+    with pytest.raises(SpecError, match="recompute"):
+        parse_policy(policy)
+
+
+@pytest.mark.parametrize("score_bytes", [2.0, 5.0])
+def test_selective_recompute_frees_the_scores(score_bytes: float) -> None:
+    # arXiv 2205.05198 section 5: 5 a s^2 b a layer go, the attention core runs again, and nothing else does
+    profile = replace(PLAIN, attention="unfused", score_saved_bytes=score_bytes)
+    model, plan = model_of("gpt3-175b"), plan_of(tp=8)
+    costs = costs_of(model, plan, job_of(2048), machine_of("a100-80g", profile))
+    none, core = (
+        ladder(costs, kind_counts(model, True), each, Overlap.NONE, profile) for each in ("none", "core_attn")
+    )
+    freed = none.kept_bytes[Kind.DENSE][0] - core.kept_bytes[Kind.DENSE][0]
+    assert freed == pytest.approx(score_bytes * 96 / 8 * 2048**2, rel=1e-9)
+    repeated = seconds(core, Kind.DENSE, 0)
+    assert repeated == pytest.approx(costs[Kind.DENSE].rebuild[Module.CORE_ATTN].alone, rel=1e-12)
+    terms = costs[Kind.DENSE].forward_terms
+    assert terms["attention"] < repeated < terms["attention"] + terms["vector"]
 
 
 def role_of(name: str) -> Role:

@@ -42,7 +42,7 @@ COPY_BYTES = 2.0**24
 def without_latency(name: str) -> Cluster:
     """A cluster on which only bytes take time."""
     cluster = cluster_of(name)
-    node, fabric = (replace(level, latency_s=0.0) for level in (cluster.node, cluster.fabric))
+    node, fabric = (replace(level, latency_s=0.0, ramp_s_per_sqrt_byte=0.0) for level in (cluster.node, cluster.fabric))
     return replace(cluster, node=node, fabric=fabric)
 
 
@@ -172,6 +172,20 @@ def test_dispatch_once_a_node_never_sends_more_across_nodes(nodes: int, top_k: i
     assert once <= gathered * (1 + 1e-12)
     across = distinct_nodes(moe, nodes) * (nodes - 1) / nodes
     assert once == pytest.approx(across * COPY_BYTES, rel=1e-12)
+
+
+@given(size=DEGREES, stride=DEGREES, moved=st.floats(0.0, 1e11), ramp=st.floats(0.0, 1e-6))
+def test_a_ramp_adds_the_root_of_the_bytes_that_a_port_sends(size: int, stride: int, moved: float, ramp: float) -> None:
+    # t = a + c sqrt(S) + S / B; each of the m ports of a node sends 1/m of the tensor
+    plain = without_latency("h100-80g")
+    node, fabric = (replace(level, ramp_s_per_sqrt_byte=ramp) for level in (plain.node, plain.fabric))
+    group = span(plain, size, stride)
+    before = gather_rates(plain, group).lanes(moved)
+    after = gather_rates(replace(plain, node=node, fabric=fabric), group).lanes(moved)
+    added = [later - earlier for earlier, later in zip(before, after, strict=True)]
+    inner = ramp * moved**0.5 if group.inner > 1 else 0.0
+    outer = ramp * (moved / group.inner) ** 0.5 if group.nodes > 1 else 0.0
+    assert added == pytest.approx([inner, outer], rel=1e-6, abs=1e-12)
 
 
 @given(ranks=st.sampled_from([1, 2, 4, 8, 16, 64]), stride=st.sampled_from([1, 2, 8]))

@@ -30,7 +30,7 @@ GIB = 2.0**30
 def machine(profile: Profile = PLAIN, **changed: Any) -> Machine:
     """H100 nodes without latency, whose levels stream, some parts of the device changed."""
     base = cluster_of("h100-80g")
-    node, fabric = (replace(level, latency_s=1e-30) for level in (base.node, base.fabric))
+    node, fabric = (replace(level, latency_s=1e-30, ramp_s_per_sqrt_byte=0.0) for level in (base.node, base.fabric))
     device = replace(base.device, **changed)
     cluster = replace(base, node=node, fabric=fabric, device=device, pipelined_collectives=True)
     return Machine(cluster=cluster, profile=profile)

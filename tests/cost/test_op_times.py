@@ -52,7 +52,8 @@ def test_a_layer_is_one_product_forward_and_two_backward(name: str, m: int, n: i
     forward, backward = seconds(device, matmul("x", 1.0 * m, 1.0 * n, 1.0 * k), grad_precision=grad)
     assert forward == pytest.approx(product(device, m, n, k, 1, rows + 2 * weights), rel=1e-12)
     dgrad = product(device, m, k, n, 1, rows + 2 * weights)
-    wgrad = product(device, n, k, m, 1, rows + 2 * GRAD_BYTES[grad] * weights)  # accumulates: reads and writes the gradient
+    # accumulates: reads and writes the gradient
+    wgrad = product(device, n, k, m, 1, rows + 2 * GRAD_BYTES[grad] * weights)
     assert backward == pytest.approx(dgrad + wgrad, rel=1e-12)
 
 
@@ -70,7 +71,8 @@ def test_experts_are_a_batch_of_products(name: str, tokens: int, n: int, k: int,
 
 @pytest.mark.parametrize("name", ["atlas-800t-a2", "h100-80g"])
 def test_attention_runs_two_and_a_half_times_the_flop_backward(name: str) -> None:
-    device = replace(device_of(name), kernel_gap_s=1e-30, attention_forward_frac=0.5, attention_backward_frac=0.5)
+    endless = {"attention_forward_frac": 0.5, "attention_backward_frac": 0.5, "attention_half_len": 0.0}
+    device = replace(device_of(name), kernel_gap_s=1e-30, **endless)
     forward, backward = seconds(device, Op(name="x", engine=Engine.ATTENTION, flop=1e15))
     assert forward == pytest.approx(1e15 / (0.5 * device.peak_flop_per_s), rel=1e-9)
     assert backward == pytest.approx(2.5 * forward, rel=1e-9)

@@ -28,7 +28,7 @@ PARAMS = Params(3e9, 5e9)
 def machine(*, overlaps: bool = True, buckets: int = 4) -> Machine:
     """H100 nodes without latency, whose levels stream: a collective takes the time of its longer level."""
     base = cluster_of("h100-80g")
-    node, fabric = (replace(level, latency_s=1e-30) for level in (base.node, base.fabric))
+    node, fabric = (replace(level, latency_s=1e-30, ramp_s_per_sqrt_byte=0.0) for level in (base.node, base.fabric))
     cluster = replace(base, node=node, fabric=fabric, pipelined_collectives=True)
     profile = replace(machine_of().profile, overlap_grad_reduce=overlaps, grad_buckets=buckets)
     return Machine(cluster=cluster, profile=profile)
@@ -155,3 +155,29 @@ def test_a_pipeline_holds_a_buffer_each_way() -> None:
 def test_every_group_of_several_ranks_has_a_communicator(model: str, degrees: dict[str, int], groups: int) -> None:
     # 2 x 200 MB each: HCCL_BUFFSIZE on hiascend.com
     assert communicator_bytes(machine_of(), model_of(model), plan_of(**degrees)) == groups * 400e6
+
+
+def test_a_stack_that_does_not_scatter_reduces_all_gradients_twice() -> None:
+    # an all-reduce over all ranks also where the optimizer is sharded: twice the bytes of a scatter
+    plan = plan_of(tp=8, dp=16, ep=32)
+    base = machine(buckets=1)
+    found = tail_of(plan, on=replace(base, profile=replace(base.profile, scatter_gradients=False)))
+    assert found.grad_sync == pytest.approx(2.0 * wire_s(plan, 4.0), rel=1e-9)
+    assert found.param_sync == tail_of(plan, on=base).param_sync
+    assert found.optimizer == tail_of(plan, on=base).optimizer
+
+
+def test_parameters_can_be_gathered_in_the_open_alone() -> None:
+    plan, base = plan_of(tp=8, dp=16, ep=32), machine()
+    late = replace(base, profile=replace(base.profile, overlap_param_gather=False))
+    hidden, shown = (tail_of(plan, (100.0, 100.0), on=on) for on in (base, late))
+    assert shown.param_sync == pytest.approx(wire_s(plan, 2.0), rel=1e-9)
+    assert shown.grad_sync == hidden.grad_sync < wire_s(plan, 4.0)
+
+
+@pytest.mark.parametrize(("zero", "rounds"), [(2, 1.0), (3, 0.0)])
+def test_gradients_that_every_microbatch_scatters_leave_nothing_to_reduce(zero: int, rounds: float) -> None:
+    plan = plan_of(tp=8, dp=16, ep=32, zero=zero)
+    found = tail_of(plan)
+    assert found.grad_sync == 0.0
+    assert found.param_sync == pytest.approx(rounds * wire_s(plan, 2.0), rel=1e-9)

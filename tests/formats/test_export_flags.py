@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from autodeploy.search.result import PlanResult
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import expand
 from autodeploy.spec.model import MLA, Kind
-from autodeploy.spec.plan import Overlap
+from autodeploy.spec.plan import CpComm, Dispatch, Overlap
 from autodeploy.spec.space import Space
 from tests.builders import plan_of
 from tests.formats.test_export_values import arranged, cases, flags, lost, space_on, stage_kinds
@@ -311,3 +312,60 @@ def test_notes_on_the_launch(target: str) -> None:
     assert "--moe-tp-extend-ep" not in narrow
     multiple, padded = (128, 130048) if target == "megatron-core" else (1, 129280)
     assert f"--make-vocab-size-divisible-by {multiple} pads the vocabulary to {padded}" in wide
+
+
+CONTEXTS = (
+    # target, flag, its words: Megatron-LM arguments.py (--cp-comm-type); MindSpeed features_manager
+    # /context_parallel/context_parallel_feature.py, which maps each to the same three of Megatron-LM
+    ("megatron-core", "--cp-comm-type", {CpComm.RING: "p2p", CpComm.GATHER: "all_gather", CpComm.ULYSSES: "a2a"}),
+    ("mindspeed-llm", "--context-parallel-algo", {CpComm.RING: "megatron_cp_algo", CpComm.ULYSSES: "ulysses_cp_algo"}),
+)
+
+
+@pytest.mark.parametrize(("target", "flag", "ways"), CONTEXTS)
+def test_context_ranks_share_keys_as_the_plan_says(target: str, flag: str, ways: dict[CpComm, str]) -> None:
+    cluster = "h100-80g" if target == "megatron-core" else "atlas-800t-a2"
+    space = space_on("llama-3.1-70b", cluster, 64, Job(gbs=64, seq_len=8192), target)
+    for how, word in ways.items():
+        plan = plan_of(tp=4, pp=2, cp=4, dp=2, cp_comm=how)
+        found = export(space, arranged(space, plan), target)
+        assert flags(found.text)[flag] == [word]
+        assert found.losses == ()
+    alone = plan_of(tp=4, pp=2, dp=8)
+    assert flag not in flags(export(space, arranged(space, alone), target).text)
+
+
+def test_dispatch_once_a_node_is_that_of_deepep() -> None:
+    """NVIDIA/Megatron-LM megatron/core/transformer/moe/README.md: the flex dispatcher and its backend."""
+    space = space_on("deepseek-v3", "h100-80g", 256, Job(gbs=2048, seq_len=4096), "megatron-core")
+    plan = plan_of(tp=2, pp=4, dp=32, ep=32, layout="light", dispatch=Dispatch.DEDUP)
+    found = flags(export(space, arranged(space, plan), "megatron-core").text)
+    assert found["--moe-token-dispatcher-type"] == ["flex"]
+    assert found["--moe-flex-dispatcher-backend"] == ["deepep"]
+    assert "--moe-grouped-gemm" in found
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_replicas_are_instances_of_the_distributed_optimizer(replicas: int) -> None:
+    """NVIDIA/Megatron-LM megatron/training/arguments.py."""
+    space = space_on("llama-3.1-70b", "h100-80g", 64, Job(gbs=64, seq_len=8192), "megatron-core")
+    found = flags(export(space, arranged(space, plan_of(tp=8, dp=8, replicas=replicas)), "megatron-core").text)
+    assert found.get("--num-distributed-optimizer-instances", ["1"]) == [str(replicas)]
+    assert "--use-distributed-optimizer" in found
+
+
+JOBS: tuple[tuple[dict[str, Any], str, str], ...] = (
+    # a job of another kind, what a flag that says so holds, and the word of a loss where there is none
+    ({"precision": "fp16"}, "--fp16", "precision"),
+    ({"precision": "fp8"}, "--fp8", "precision"),
+    ({"lora_rank": 8}, "--lora", "lora"),
+)
+
+
+@pytest.mark.parametrize(("job", "flag", "word"), JOBS)
+@pytest.mark.parametrize("target", FLAG_TARGETS)
+def test_what_is_trained_otherwise_is_written_or_lost(target: str, job: dict[str, Any], flag: str, word: str) -> None:
+    space = space_on("llama-3.1-70b", "h100-80g", 64, Job(gbs=64, seq_len=8192, **job), target)
+    found = export(space, arranged(space, plan_of(tp=8, pp=2, dp=4)), target)
+    written = any(each.startswith(flag) for each in flags(found.text))
+    assert written or any(word in loss for loss in found.losses)

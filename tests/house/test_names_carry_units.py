@@ -12,7 +12,7 @@ import pytest
 
 from tests.house.source import sources
 
-SUFFIXES = ("_bytes", "_bytes_per_s", "_flop", "_flop_per_s", "_s", "_tokens", "_frac")
+SUFFIXES = ("_bytes", "_bytes_per_s", "_flop", "_flop_per_s", "_s", "_s_per_sqrt_byte", "_tokens", "_frac")
 ALLOWED = {
     "Job.expert_imbalance": "a ratio of one and more, named in docs/nomenclature.md; not a share, so not _frac",
     "PlanResult.tokens_per_s_per_device": "tokens, seconds and devices are all in the name",

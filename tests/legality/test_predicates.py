@@ -162,7 +162,9 @@ PLANS = st.builds(
     **dict.fromkeys(("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "replicas"), DEGREE),
     sp=st.booleans(), overlap=st.sampled_from(Overlap), dispatch=st.sampled_from(Dispatch),
     zero=st.integers(0, 3), cp_comm=st.sampled_from(CpComm),
-    recompute=st.sampled_from(("none", "fit", "full", "full:0.5", "core_attn", "layernorm+moe_act", "mla_up_proj", "mlp+moe", "mlp_act")),
+    recompute=st.sampled_from((
+        "none", "fit", "full", "full:0.5", "core_attn", "layernorm+moe_act", "mla_up_proj", "mlp+moe", "mlp_act",
+    )),
 )  # fmt: skip
 ASKED = st.sampled_from([
     question("deepseek-v3", devices=512, gbs=960),

@@ -1,0 +1,172 @@
+"""What a stack fuses and sends beside its products: never faster than the longer of both, never slower than both.
+
+Pieces: arXiv 2305.06942 (T3), MindSpeed's computation-communication overlap; graphs: CUDA and ACL graphs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autodeploy.analysis.ops import Engine, Group, Op, Transfer
+from autodeploy.analysis.readings import PLAIN, saved_bytes, transient_bytes
+from autodeploy.cost.collectives import gather_rates, serial, span
+from autodeploy.cost.compute import op_s
+from autodeploy.cost.layers import ENGINE_WORDS, LayerCost
+from autodeploy.cost.traffic import Traffic
+from autodeploy.spec.machine import Machine
+from autodeploy.spec.model import Kind
+from autodeploy.spec.target import FUSIBLE, Profile
+from tests.builders import costs_of, job_of, machine_of, model_of, ops_of, plan_of
+
+PIECES = replace(PLAIN, overlap_tensor=True)
+MACHINES = st.sampled_from(["h100-80g", "atlas-800t-a2"])
+
+
+@given(
+    name=MACHINES, tp=st.sampled_from([1, 2, 4, 8, 16]), moved=st.floats(0.0, 1e10), product=st.floats(0.0, 1.0),
+    count=st.sampled_from([0.0, 1.0, 2.0]),
+)  # fmt: skip
+def test_a_product_and_its_transfer_in_pieces(name: str, tp: int, moved: float, product: float, count: float) -> None:
+    # all but one of tp pieces of the shorter run beside the longer: max + min / tp
+    on = machine_of(name, PIECES)
+    transfer = Transfer(group=Group.TP, bytes=moved)
+    alone = count * serial(on.cluster, gather_rates(on.cluster, span(on.cluster, tp, 1)).lanes(moved))
+    traffic = Traffic(model_of("llama-3.1-70b"), job_of(), on, plan_of(tp=tp))
+    both = product + traffic.load(transfer, count, product).busy
+    assert both <= (product + alone) * (1 + 1e-9)
+    assert both >= max(product, alone) * (1 - 1e-9)
+    pieces = max(product, alone) + (min(product, alone) / tp if tp > 1 else min(product, alone))
+    assert both == pytest.approx(pieces, rel=1e-9, abs=1e-15)
+
+
+def dense(name: str, profile: Profile, **plan: Any) -> LayerCost:
+    return costs_of(model_of("llama-3.1-70b"), plan_of(**plan), job_of(), machine_of(name, profile))[Kind.DENSE]
+
+
+@given(name=MACHINES, tp=st.sampled_from([1, 2, 4, 8]), sp=st.booleans(), mbs=st.integers(1, 4))
+@settings(max_examples=25)
+def test_a_layer_in_pieces_is_between_the_longer_and_the_sum(name: str, tp: int, sp: bool, mbs: int) -> None:
+    plan = {"tp": tp, "mbs": mbs, "sp": sp and tp > 1}
+    apart, pieces = (dense(name, replace(p, graphs=True), **plan) for p in (PLAIN, PIECES))
+    for terms, cut in ((apart.forward_terms, pieces.forward_terms), (apart.backward_terms, pieces.backward_terms)):
+        engines, sent = sum(terms[word] for word in ENGINE_WORDS), terms["tensor_parallel"]
+        together = sum(cut[word] for word in ENGINE_WORDS) + cut["tensor_parallel"]
+        assert sum(cut[word] for word in ENGINE_WORDS) == engines
+        assert together <= (engines + sent) * (1 + 1e-12)
+        assert together >= max(engines, sent) * (1 - 1e-12)
+        assert (together < engines + sent) is (tp > 1)
+    assert pieces.forward.inner == apart.forward.inner  # the links are as busy
+
+
+@pytest.mark.parametrize("name", ["h100-80g", "atlas-800t-a2"])
+def test_experts_cut_over_ranks_are_not_sent_in_pieces(name: str) -> None:
+    plan, model = plan_of(ep=8, etp=2), model_of("mixtral-8x7b")
+    one, other = (costs_of(model, plan, job_of(), machine_of(name, p))[Kind.SPARSE] for p in (PLAIN, PIECES))
+    assert one.forward_terms == other.forward_terms
+
+
+def test_recorded_graphs_need_no_host() -> None:
+    base = machine_of("h100-80g").cluster
+    slow_host = replace(base, device=replace(base.device, issue_s=1e-3))
+    plain, recorded = (
+        costs_of(model_of("deepseek-v3"), plan_of(tp=8), job_of(), Machine(cluster=slow_host, profile=profile))
+        for profile in (PLAIN, replace(PLAIN, graphs=True))
+    )
+    for kind, cost in recorded.items():
+        assert {**plain[kind].forward_terms, "launch": 0.0} == cost.forward_terms
+        assert {**plain[kind].backward_terms, "launch": 0.0} == cost.backward_terms
+    assert plain[Kind.SPARSE].forward_terms["launch"] > 0.0
+
+
+KERNELS: tuple[tuple[Any, str], ...] = (("flash2", "flash2_frac"), ("flash1", "flash1_frac"))
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5])
+@pytest.mark.parametrize(("kernel", "field"), KERNELS)
+def test_an_older_attention_kernel_takes_as_much_longer(kernel: Any, field: str, share: float) -> None:
+    base = machine_of("h100-80g").cluster
+    on = replace(base, device=replace(base.device, kernel_gap_s=1e-30, **{field: share}))
+    old, best = (
+        costs_of(model_of("llama-3.1-70b"), plan_of(), job_of(), Machine(cluster=on, profile=profile))[Kind.DENSE]
+        for profile in (replace(PLAIN, attention=kernel), PLAIN)
+    )
+    for one, other in ((old.forward_terms, best.forward_terms), (old.backward_terms, best.backward_terms)):
+        assert one["attention"] * share == pytest.approx(other["attention"], rel=1e-9)
+        assert one["matmul"] == other["matmul"]
+
+
+@given(length=st.sampled_from([512, 2048, 16384]), half=st.floats(0.0, 8192.0))
+@settings(max_examples=20)
+def test_attention_reaches_half_of_its_rate_at_its_half_length(length: int, half: float) -> None:
+    base = machine_of("h100-80g", PLAIN)
+    op = Op(name="x", engine=Engine.ATTENTION, flop=1e15)
+    at, endless = (replace(base.cluster.device, kernel_gap_s=1e-30, attention_half_len=n) for n in (half, 0.0))
+    for one, other in zip(op_s(at, PLAIN, job_of(length), op), op_s(endless, PLAIN, job_of(length), op), strict=True):
+        assert one / other == pytest.approx(1.0 + half / length, rel=1e-9)
+    packed = op_s(at, PLAIN, job_of(16384, document_len=length), op)
+    assert packed == op_s(at, PLAIN, job_of(length), op)  # the kernel runs document by document
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-70b", "deepseek-v3", "gpt3-175b", "mixtral-8x7b"])
+@pytest.mark.parametrize("chain", FUSIBLE)
+def test_a_chain_of_kernels_is_never_faster_than_one(model: str, chain: Any) -> None:
+    lines = replace(PLAIN, fused=tuple(each for each in FUSIBLE if each != chain))
+    for kind, ops in ops_of(model_of(model), plan_of()).items():
+        apart = ops_of(model_of(model), plan_of(), profile=lines)[kind]
+        for one, other in zip(ops, apart, strict=True):
+            assert one.name == other.name
+            assert other.forward_bytes >= one.forward_bytes
+            assert other.backward_bytes >= one.backward_bytes
+            assert other.kernels >= one.kernels
+            assert (one.engine, one.flop, one.rows) == (other.engine, other.flop, other.rows)
+
+
+def test_a_norm_line_by_line_reads_and_writes_what_its_lines_do() -> None:
+    # x.float(); x^2; mean; x * rsqrt; to bf16; * weight: transformers' LlamaRMSNorm, bytes an element
+    lines = ((2, 4), (4, 4), (4, 0), (4, 4), (4, 2), (2, 2))
+    eager = replace(PLAIN, fused=())
+    norm = next(op for op in ops_of(model_of("llama-3.1-70b"), plan_of(), profile=eager)[Kind.DENSE])
+    assert norm.name == "norm 1"
+    assert norm.forward_bytes / (4096 * 8192) == sum(read + written for read, written in lines)
+
+
+def test_one_kernel_of_pytorch_is_one_kernel() -> None:
+    # torch.nn.LayerNorm has a kernel of its own, whatever else is not fused
+    eager = replace(PLAIN, fused=())
+    ops, apart = (ops_of(model_of("gpt3-175b"), plan_of(), profile=p)[Kind.DENSE] for p in (PLAIN, eager))
+    norms = [(one, other) for one, other in zip(ops, apart, strict=True) if one.name.startswith("norm")]
+    assert len(norms) == 2
+    assert all(one == other for one, other in norms)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_logits_that_are_gathered_are_whole_on_every_rank(tp: int) -> None:
+    whole = replace(PLAIN, split_logits=False)
+    model = model_of("llama-3.1-70b")
+    alone, cut = (ops_of(model, plan_of(tp=degree, sp=False), profile=whole)[Kind.HEAD] for degree in (1, tp))
+    assert saved_bytes(cut) == saved_bytes(alone)
+    assert transient_bytes(cut) == transient_bytes(alone)
+    assert sum(op.flop for op in cut) * tp == sum(op.flop for op in alone)
+
+
+def test_unfused_attention_writes_what_fused_attention_never_does() -> None:
+    fused, apart = (dense("h100-80g", replace(PLAIN, attention=kind), tp=8) for kind in ("best", "unfused"))
+    assert apart.forward_terms["vector"] > fused.forward_terms["vector"]
+    assert apart.forward.busy > fused.forward.busy
+    assert sum(apart.rows_bytes) > sum(fused.rows_bytes)
+
+
+def test_products_of_unfused_attention_are_a_batch_over_heads() -> None:
+    # one product of (s/c) x s x d for each head and sequence; two gradients of each backward
+    ops = {op.name: op for op in ops_of(model_of("llama-3.1-70b"), plan_of(tp=8, mbs=2, cp=2), job_of(),
+                                        replace(PLAIN, attention="unfused"))[Kind.DENSE]}  # fmt: skip
+    scores, values = ops["scores"], ops["weighted values"]
+    assert scores.engine is values.engine is Engine.ATTENTION
+    assert scores.experts == values.experts == 2 * 64 / 8
+    assert (scores.m / scores.experts, scores.n, scores.k) == (2048, 4096, 128)
+    assert (values.m / values.experts, values.n, values.k) == (2048, 128, 4096)
