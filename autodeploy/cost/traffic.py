@@ -23,6 +23,10 @@ from autodeploy.spec.model import Model
 from autodeploy.spec.plan import CpComm, Dispatch, LayerLike
 
 
+OVERLAP_PIECES = 4.0
+"""Pieces of a product and its collective that run beside each other."""
+
+
 class Traffic:
     """Process groups of a plan and what one of their collectives takes."""
 
@@ -48,15 +52,15 @@ class Traffic:
     def _gathered(self, rates: Rates, transfer: Transfer, count: Num, beside_s: Num) -> Load:
         """All-gathers or reduce-scatters; of tensor parallelism beside their product where the stack cuts both.
 
-        Formula: max(product, transfer) + min(product, transfer) / tp - product
-        Source: model.md 6.5.
+        Formula: max(product, transfer) + min(product, transfer) / pieces - product
+        Source: model.md 6.5; NeMo tp_overlap_configs/userbuffers.py (4 splits), MindSpeed CoC (2, 4 or 8).
         """
         lanes = rates.lanes(transfer.bytes)
         load = Load(serial(self.cluster, lanes), 0.0, lanes.inner, lanes.outer).times(count)
         if not self.profile.overlap_tensor or transfer.group is not Group.TP:
             return load
         alone = load.busy
-        both = maximum(beside_s, alone) + minimum(beside_s, alone) / self.plan.tp
+        both = maximum(beside_s, alone) + minimum(beside_s, alone) / OVERLAP_PIECES
         return load._replace(busy=where(self.plan.tp > 1, both - beside_s, alone))
 
     def _exchange(self, copy_bytes: Num) -> Load:
