@@ -13,6 +13,8 @@ SCORE_BYTES = (4.0, 6.0)
 """Scale, mask and soft-max of one kernel, per score: read and written in bf16; backward reads two and writes one."""
 DROPOUT_BYTES = (5.0, 5.0)
 """Dropout of the scores, where they are dropped: read, written and a mask."""
+ALIGNMENT = 8
+"""Elements of 16 bits that matrix engines take at a time."""
 DROPPED_SCORE_BYTES = 5.0
 """What such a stack keeps per score (soft-max 2, mask 1, dropped 2: arXiv 2205.05198)."""
 
@@ -65,16 +67,16 @@ def _unfused(
     kept = Row(name="scores", bytes=profile.score_saved_bytes * scores, module=Module.CORE_ATTN, grad_live=True)
     dropped = profile.score_saved_bytes >= DROPPED_SCORE_BYTES
     forward, backward = (a + b * dropped for a, b in zip(SCORE_BYTES, DROPOUT_BYTES, strict=True))
-    core = Module.CORE_ATTN
+    core, aligned = Module.CORE_ATTN, not (dims[0] % ALIGNMENT or dims[1] % ALIGNMENT)
     return (
         Op(
             name="scores", engine=Engine.ATTENTION, module=core, m=rows, n=keys, k=1.0 * dims[0], experts=batch,
-            flop=flop * dims[0], transfers=transfers,
+            flop=flop * dims[0], transfers=transfers, aligned=aligned,
         ),
         vector("softmax", forward * scores, backward * scores, module=core, rows=(kept,), kernels=1 + dropped),
         Op(
             name="weighted values", engine=Engine.ATTENTION, module=core, m=rows, n=1.0 * dims[1], k=keys,
-            experts=batch, flop=flop * dims[1], rows=(output,),
+            experts=batch, flop=flop * dims[1], rows=(output,), aligned=aligned,
         ),
     )  # fmt: skip
 

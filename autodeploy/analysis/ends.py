@@ -15,9 +15,10 @@ from autodeploy.spec.model import Model
 from autodeploy.spec.target import Profile
 
 EAGER_LOSS_BYTES = {"torch": (18.0, 14.0), "megatron": (38.0, 22.0)}
-"""Bytes a logit, forward and backward, of cross-entropies that are several kernels. torch: to fp32 (2 + 4), log-soft-max
-(8 + 4); gradient (4 + 4), to bf16 (4 + 2). megatron (core/tensor_parallel/cross_entropy.py): to fp32 (2 + 4), maximum 4,
-minus (4 + 4), exponential (4 + 4), sum 4, quotient (4 + 4); gradient (4 + 4) twice, to bf16 (4 + 2)."""
+"""Bytes a logit, forward and backward, of cross-entropies that are several kernels. torch: to fp32 (2 + 4),
+log-soft-max (8 + 4); gradient (4 + 4), to bf16 (4 + 2). megatron (core/tensor_parallel/cross_entropy.py): to fp32
+(2 + 4), maximum 4, minus (4 + 4), exponential (4 + 4), sum 4, quotient (4 + 4); gradient (4 + 4) twice, to bf16
+(4 + 2)."""
 ID_BYTES = 8.0
 """One token id."""
 

@@ -103,6 +103,8 @@ class Op:
     """Model FLOP of the forward pass."""
     counted: bool = True
     """Part of the model FLOP by Megatron's convention, which leaves the router out."""
+    aligned: bool = True
+    """Its sizes are multiples of 8: the tensor cores take it."""
     narrow: bool = False
     """Runs in the job's number format where that is below 16 bits."""
     params: Num = 0.0

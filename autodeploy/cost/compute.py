@@ -13,6 +13,8 @@ from autodeploy.spec.target import Profile
 
 ELEMENT_BYTES = 2.0
 """bf16 operands."""
+UNALIGNED = 0.25
+"""Rate of products outside the tensor cores: 78 of 312 TF in FP16 (NVIDIA A100 data sheet)."""
 NARROW_BYTES = {"fp8": 1.0, "nvfp4": 0.5625}
 """Per operand element; nvfp4 shares an 8-bit scale among 16."""
 ATTENTION_BACKWARD_FLOP = 2.5
@@ -79,7 +81,10 @@ def _attention(device: Device, profile: Profile, job: Job, op: Op) -> tuple[Num,
     Source: model.md 7.3; cuDNN on H200, causal, head size 128, 2K to 16K within 4 % (cudnn-frontend benchmark).
     """
     if profile.attention == "unfused":
-        return _product(device, op, ELEMENT_BYTES, format_of(device, "bf16"))
+        how = format_of(device, "bf16")
+        return _product(
+            device, op, ELEMENT_BYTES, how if op.aligned else how._replace(flop_per_s=UNALIGNED * how.flop_per_s)
+        )
     length = job.document_len or job.seq_len
     kernel = {"flash2": device.flash2_frac, "flash1": device.flash1_frac}.get(profile.attention, 1.0)
     wide = minimum(op.k / device.attention_full_width, 1.0) if device.attention_full_width else 1.0

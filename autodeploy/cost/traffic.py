@@ -22,7 +22,6 @@ from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Model
 from autodeploy.spec.plan import CpComm, Dispatch, LayerLike
 
-
 OVERLAP_PIECES = 4.0
 """Pieces of a product and its collective that run beside each other."""
 

@@ -125,12 +125,13 @@ def _mbs(row: Row, stack: Stack, pp: int, dp: int) -> int:
 
 
 def _vpp(row: Row, stack: Stack, model: Model, pp: int, rank_sequences: int) -> int:
-    """The assumed chunk where the row says that it interleaves and not how often, if the microbatches allow it."""
-    wanted = stack.chunk_layers
-    if pp == 1 or not wanted or model.layers % (pp * wanted):
+    """The assumed interleaving where the row leaves it out, if layers and microbatches allow it."""
+    microbatches, even = divmod(row.gbs or 0, rank_sequences)
+    if pp == 1 or even or microbatches < pp or microbatches % pp:
         return 1
-    microbatches = (row.gbs or 0) // rank_sequences
-    return model.layers // (pp * wanted) if microbatches >= pp and microbatches % pp == 0 else 1
+    if not stack.chunk_layers:
+        return stack.vpp
+    return 1 if model.layers % (pp * stack.chunk_layers) else model.layers // (pp * stack.chunk_layers)
 
 
 def _sharding(row: Row, stack: Stack, group: int) -> tuple[Literal[0, 1, 2, 3], int]:
@@ -252,7 +253,7 @@ def layout_of(row: Row, model: Model, pp: int, vpp: int, mtp: bool) -> str:
 
 
 def _listed(counts: list[int], slots: int, model: Model, mtp: bool = False) -> str:
-    if len(counts) != slots or sum(counts) != model.layers or not all(counts):
+    if len(counts) != slots or sum(counts) != model.layers or not all(counts[1:-1]):
         return "even"
     parts: list[Any] = ["t" * count for count in counts]
     parts[0] = "E" + parts[0]

@@ -63,7 +63,7 @@ def read_runs(path: Path) -> tuple[list[Run], list[Unread]]:
 def run_of(row: Row) -> Run:
     """One row as a run. Raises `SpecError` with what keeps it from being one."""
     stack = stack_of(row)
-    model = model_of(row)
+    model = model_of(row, stack.vocab)
     job = job_of(row, stack, model)
     plan = plan_of(row, stack, model)
     cluster = cluster_of(row, stack)

@@ -1,4 +1,4 @@
-"""How true it is: signed errors by hardware, kind and source, fits or not, and how well plans of one group are ranked."""
+"""How true it is: signed errors by hardware, kind and source, fits or not, and how plans of one group are ranked."""
 
 from __future__ import annotations
 

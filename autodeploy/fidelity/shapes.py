@@ -72,8 +72,9 @@ def family_of(name: str) -> Family:
     return next(family for family in families() if re.search(family.match, name, re.IGNORECASE))
 
 
-def model_of(row: Row) -> Model:
-    """The model of a row. Raises `SpecError` naming all that is missing."""
+def model_of(row: Row, vocab: int = 0) -> Model:
+    """The model of a row; `vocab` stands in where the row has none. Raises `SpecError` naming all that is missing."""
+    row = replace(row, vocab=row.vocab or vocab or None)
     family = family_of(row.model)
     _check(row, family)
     plain = _model(row, family, bool(family.gated))

@@ -25,6 +25,8 @@ class Stack:
     """The catalog's target whose profile it runs under."""
     cluster: str = ""
     """The cluster of rows that name no hardware; empty: such a row is not read."""
+    vocab: int = 0
+    """Vocabulary of rows that leave it out; 0: such a row is not read."""
     recompute: str = "none"
     zero: Literal[0, 1, 2, 3] = 1
     grad_precision: Literal["fp32", "bf16", "fp16", "megatron"] = "fp32"
@@ -32,8 +34,10 @@ class Stack:
     sequence_parallel: bool = False
     mbs: Literal["one", "all"] = "one"
     """Of rows that leave it out: 1, or all sequences of a data-parallel rank."""
+    vpp: int = 1
+    """Chunks a stage where the row does not say."""
     chunk_layers: int = 0
-    """Layers of a chunk where the interleaving is not printed; 0: no interleaving."""
+    """Layers of a chunk where the interleaving is not printed, if they divide evenly; 0: `vpp`."""
     etp: Literal["one", "tp"] = "one"
     expert_imbalance: float = 1.0
     mtp: bool = False

@@ -96,3 +96,9 @@ def test_a_share_of_the_layers_is_explained_by_its_name(wide: Path) -> None:
     result = ask("explain", "tp2/pp2/vpp1/cp1/zero1/replicas1/ring/rc:full:0.5", "--space", wide)
     assert result.exit_code == 0, result.stderr
     assert "full:0.5" in result.stdout
+
+
+def test_the_default_engine_is_as_good_as_the_exact_one(wide: Path) -> None:
+    best, found = ranked(wide, "--top", "1")["plans"][0], answer("search", wide, "--top", "1")["plans"][0]
+    assert found["step_time_s"] <= best["step_time_s"]
+    assert found["fits"] is True

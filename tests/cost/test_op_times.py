@@ -31,6 +31,11 @@ def device_of(name: str) -> Device:
     return cluster_of(name).device
 
 
+def hbm_s(device: Device, moved: float) -> float:
+    """Seconds to move bytes."""
+    return moved / (device.hbm_bytes_per_s * device.hbm_max_frac)
+
+
 def seconds(device: Device, op: Op, profile: Profile = PLAIN, **job: Any) -> tuple[float, float]:
     """Forward and backward seconds of an op in a job."""
     return op_s(device, profile, job_of(**job), op)
@@ -52,9 +57,19 @@ def test_a_layer_is_one_product_forward_and_two_backward(name: str, m: int, n: i
     forward, backward = seconds(device, matmul("x", 1.0 * m, 1.0 * n, 1.0 * k), grad_precision=grad)
     assert forward == pytest.approx(product(device, m, n, k, 1, rows + 2 * weights), rel=1e-12)
     dgrad = product(device, m, k, n, 1, rows + 2 * weights)
-    # accumulates: reads and writes the gradient
-    wgrad = product(device, n, k, m, 1, rows + 2 * GRAD_BYTES[grad] * weights)
+    wgrad = product(device, n, k, m, 1, rows) + hbm_s(device, 2 * GRAD_BYTES[grad] * weights)  # added to the sum so far
     assert backward == pytest.approx(dgrad + wgrad, rel=1e-12)
+
+
+@given(name=DEVICES, m=SIZES, n=SIZES, k=SIZES, grad=st.sampled_from(["fp32", "bf16"]))
+def test_a_gradient_that_is_added_apart_is_written_and_read_once_more(
+    name: str, m: int, n: int, k: int, grad: str
+) -> None:
+    device, op = device_of(name), matmul("x", 1.0 * m, 1.0 * n, 1.0 * k)
+    apart = replace(PLAIN, fused=tuple(each for each in PLAIN.fused if each != "accumulate"))
+    one, other = (seconds(device, op, profile, grad_precision=grad) for profile in (PLAIN, apart))
+    assert other[0] == one[0]
+    assert other[1] - one[1] == pytest.approx(hbm_s(device, (2 + 2) * n * k), rel=1e-6)
 
 
 @given(name=DEVICES, tokens=st.integers(1, 4000), n=SIZES, k=SIZES, experts=st.integers(1, 64))
@@ -65,13 +80,14 @@ def test_experts_are_a_batch_of_products(name: str, tokens: int, n: int, k: int,
     forward, backward = seconds(device, op)
     assert forward == pytest.approx(product(device, tokens, n, k, experts, rows + 2 * weights), rel=1e-12)
     dgrad = product(device, tokens, k, n, experts, rows + 2 * weights)
-    wgrad = product(device, n, k, tokens, experts, rows + 8 * weights)
+    wgrad = product(device, n, k, tokens, experts, rows) + hbm_s(device, 8 * weights)
     assert backward == pytest.approx(dgrad + wgrad, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["atlas-800t-a2", "h100-80g"])
 def test_attention_runs_two_and_a_half_times_the_flop_backward(name: str) -> None:
     endless = {"attention_forward_frac": 0.5, "attention_backward_frac": 0.5, "attention_half_len": 0.0}
+    endless |= {"attention_full_width": 0.0}
     device = replace(device_of(name), kernel_gap_s=1e-30, **endless)
     forward, backward = seconds(device, Op(name="x", engine=Engine.ATTENTION, flop=1e15))
     assert forward == pytest.approx(1e15 / (0.5 * device.peak_flop_per_s), rel=1e-9)

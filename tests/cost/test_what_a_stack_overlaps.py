@@ -1,6 +1,6 @@
 """What a stack fuses and sends beside its products: never faster than the longer of both, never slower than both.
 
-Pieces: arXiv 2305.06942 (T3), MindSpeed's computation-communication overlap; graphs: CUDA and ACL graphs.
+Pieces: userbuffers of Transformer Engine, MindSpeed's computation-communication overlap; graphs: CUDA and ACL graphs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autodeploy.analysis.readings import PLAIN, saved_bytes, transient_bytes
 from autodeploy.cost.collectives import gather_rates, serial, span
 from autodeploy.cost.compute import op_s
 from autodeploy.cost.layers import ENGINE_WORDS, LayerCost
-from autodeploy.cost.traffic import Traffic
+from autodeploy.cost.traffic import OVERLAP_PIECES, Traffic
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Kind
 from autodeploy.spec.target import FUSIBLE, Profile
@@ -32,7 +32,7 @@ MACHINES = st.sampled_from(["h100-80g", "atlas-800t-a2"])
     count=st.sampled_from([0.0, 1.0, 2.0]),
 )  # fmt: skip
 def test_a_product_and_its_transfer_in_pieces(name: str, tp: int, moved: float, product: float, count: float) -> None:
-    # all but one of tp pieces of the shorter run beside the longer: max + min / tp
+    # all but one piece of the shorter runs beside the longer: max + min / pieces
     on = machine_of(name, PIECES)
     transfer = Transfer(group=Group.TP, bytes=moved)
     alone = count * serial(on.cluster, gather_rates(on.cluster, span(on.cluster, tp, 1)).lanes(moved))
@@ -40,7 +40,7 @@ def test_a_product_and_its_transfer_in_pieces(name: str, tp: int, moved: float, 
     both = product + traffic.load(transfer, count, product).busy
     assert both <= (product + alone) * (1 + 1e-9)
     assert both >= max(product, alone) * (1 - 1e-9)
-    pieces = max(product, alone) + (min(product, alone) / tp if tp > 1 else min(product, alone))
+    pieces = max(product, alone) + min(product, alone) / (OVERLAP_PIECES if tp > 1 else 1.0)
     assert both == pytest.approx(pieces, rel=1e-9, abs=1e-15)
 
 
@@ -104,12 +104,66 @@ def test_an_older_attention_kernel_takes_as_much_longer(kernel: Any, field: str,
 @settings(max_examples=20)
 def test_attention_reaches_half_of_its_rate_at_its_half_length(length: int, half: float) -> None:
     base = machine_of("h100-80g", PLAIN)
-    op = Op(name="x", engine=Engine.ATTENTION, flop=1e15)
+    op = Op(name="x", engine=Engine.ATTENTION, k=128.0, flop=1e15)
     at, endless = (replace(base.cluster.device, kernel_gap_s=1e-30, attention_half_len=n) for n in (half, 0.0))
     for one, other in zip(op_s(at, PLAIN, job_of(length), op), op_s(endless, PLAIN, job_of(length), op), strict=True):
         assert one / other == pytest.approx(1.0 + half / length, rel=1e-9)
     packed = op_s(at, PLAIN, job_of(16384, document_len=length), op)
     assert packed == op_s(at, PLAIN, job_of(length), op)  # the kernel runs document by document
+
+
+@given(width=st.sampled_from([64, 80, 96, 128, 192, 256]), full=st.sampled_from([64.0, 128.0]))
+def test_narrow_heads_reach_a_share_of_the_rate(width: int, full: float) -> None:
+    base = machine_of("h100-80g", PLAIN)
+    op = Op(name="x", engine=Engine.ATTENTION, k=1.0 * width, flop=1e15)
+    narrow, wide = (replace(base.cluster.device, kernel_gap_s=1e-30, attention_full_width=each) for each in (full, 0.0))
+    for one, other in zip(op_s(narrow, PLAIN, job_of(), op), op_s(wide, PLAIN, job_of(), op), strict=True):
+        assert other / one == pytest.approx(min(width / full, 1.0), rel=1e-9)
+
+
+def test_heads_of_a_model_are_as_wide_as_its_keys_and_values() -> None:
+    for name, width in (("llama-3.1-70b", 128), ("deepseek-v3", (192 + 128) / 2), ("gpt3-175b", 128)):
+        (core,) = [op for op in ops_of(model_of(name), plan_of())[Kind.DENSE] if op.engine is Engine.ATTENTION]
+        assert core.k == width
+
+
+@pytest.mark.parametrize("stalls", [0.0, 1.0, 4.0])
+def test_a_sparse_layer_waits_for_its_counts_and_a_dense_one_does_not(stalls: float) -> None:
+    base = machine_of("h100-80g").cluster
+    on = replace(base, device=replace(base.device, stall_s=1e-4))
+    profile = replace(PLAIN, graphs=True, moe_stalls=stalls)
+    costs = costs_of(model_of("deepseek-v3"), plan_of(ep=8), job_of(), Machine(cluster=on, profile=profile))
+    for kind, cost in costs.items():
+        waits = stalls * 1e-4 if kind in (Kind.SPARSE, Kind.MTP) else 0.0
+        assert cost.forward_terms["launch"] == cost.backward_terms["launch"] == pytest.approx(waits, rel=1e-12)
+
+
+LOSSES: tuple[tuple[Any, tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]], ...] = (
+    # bytes read and written a logit by every kernel, forward and backward
+    # logits.float(), log_softmax; its gradient, to bf16: torch.nn.functional.cross_entropy
+    ("torch", ((2, 4), (8, 4)), ((4, 4), (4, 2))),
+    # to fp32, max, minus, exp, sum, divide; two lines and a cast: core/tensor_parallel/cross_entropy.py
+    ("megatron", ((2, 4), (4, 0), (4, 4), (4, 4), (4, 0), (4, 4)), ((4, 4), (4, 4), (4, 2))),
+)
+
+
+@pytest.mark.parametrize(("loss", "forward", "backward"), LOSSES)
+def test_a_loss_line_by_line_moves_what_its_lines_do(loss: Any, forward: Any, backward: Any) -> None:
+    model = model_of("llama-3.1-70b")
+    ops = ops_of(model, plan_of(tp=8), profile=replace(PLAIN, loss=loss))[Kind.HEAD]
+    (op,) = [each for each in ops if each.name == "loss"]
+    logits = 4096 * model.vocab / 8
+    assert op.forward_bytes / logits == sum(map(sum, forward))
+    assert op.backward_bytes / logits == sum(map(sum, backward))
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_whole_logits_are_gathered_before_the_loss(tp: int) -> None:
+    model, whole = model_of("llama-3.1-70b"), replace(PLAIN, split_logits=False)
+    for profile, expected in ((PLAIN, 0.0), (whole, 2.0 * 4096 * model.vocab)):
+        (op,) = [o for o in ops_of(model, plan_of(tp=tp), profile=profile)[Kind.HEAD] if o.name == "loss"]
+        assert sum(t.bytes * t.forward for t in op.transfers) == expected
+        assert sum(t.backward for t in op.transfers) == 0.0  # of the gradient every rank takes its part
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-70b", "deepseek-v3", "gpt3-175b", "mixtral-8x7b"])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autodeploy.analysis.readings import flop_per_token
 from autodeploy.cost.layers import layer_costs
 from autodeploy.cost.memory import state_shards
 from autodeploy.errors import SpecError
@@ -275,6 +276,15 @@ def test_adapters_take_less_memory_and_less_time() -> None:
             assert other.memory_terms["gradients"] < 0.05 * one.memory_terms["gradients"]
             assert other.memory_terms["optimizer"] < 0.05 * one.memory_terms["optimizer"]
         assert frozen.time_terms["matmul"] < whole.time_terms["matmul"]
+
+
+def test_utilisation_counts_the_keys_of_documents() -> None:
+    """Model FLOP of packed documents: s stands for sum l^2 / sum l (Megatron-LM's counter takes the same sums)."""
+    space = spaces()["dense"]
+    packed = replace(space, job=replace(space.job, document_len=1024))
+    found = evaluate(packed, sample("dense", 1, seed=55)[0])
+    flop = flop_per_token(space.model, 1024, mtp=True)
+    assert found.mfu_frac == pytest.approx(found.tokens_per_s_per_device * flop / 989.4e12, rel=1e-9)
 
 
 def test_packed_documents_never_take_longer() -> None:
