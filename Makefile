@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SPACE := search_spaces/pangu-ultra-moe-718b_atlas-800t-a2.toml
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: search test slow lint format types bench size clean
+.PHONY: search test slow lint format types bench fidelity size clean
 
 search: $(VENV)/.ready  ## the main job: rank plans for Pangu Ultra MoE 718B
 	$(BIN)/autodeploy search $(SPACE)
@@ -27,6 +27,9 @@ format: $(VENV)/.ready-dev
 
 bench: $(VENV)/.ready-dev  ## speed, as ratios in one run
 	for bench in benchmarks/bench_*.py; do $(BIN)/python $$bench; done
+
+fidelity: $(VENV)/.ready  ## predict the published runs, write docs/accuracy.md
+	$(BIN)/autodeploy validate --markdown --out docs/accuracy.md
 
 size: $(VENV)/.ready-dev  ## how long files and functions are
 	$(BIN)/pytest -q -s tests/house/test_sizes.py

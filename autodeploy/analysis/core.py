@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autodeploy.analysis.ops import Engine, Group, Module, Op, Row, Tokens, Transfer, vector
 from autodeploy.analysis.vectors import BF16, FP32
-from autodeploy.numeric import Num, minimum, where
+from autodeploy.numeric import Num, maximum, minimum, where
 from autodeploy.spec.model import Model
 from autodeploy.spec.plan import CpComm
 from autodeploy.spec.target import Profile
@@ -83,11 +83,11 @@ def _unfused(
 
 def _context_transfers(t: Tokens, heads: Num, groups: Num, dims: tuple[int, int]) -> tuple[Transfer, ...]:
     """Keys and values of all context ranks come to each; backward also their gradients go home. Ulysses exchanges
-    queries, keys, values and outputs instead, twice each way (arXiv 2309.14509)."""
+    queries, keys, values and outputs instead, keys and values at least one head a rank (arXiv 2309.14509)."""
     if isinstance(t.cp, int) and t.cp == 1:
         return ()
     pair = BF16 * t.whole * groups * (dims[0] + dims[1])
-    exchanged = BF16 * t.whole * (heads + groups) * (dims[0] + dims[1])
+    exchanged = BF16 * t.whole * (heads + maximum(groups, 1.0 * t.cp)) * (dims[0] + dims[1])
     ulysses = t.cp_comm == CpComm.ULYSSES
     moved, back = where(ulysses, exchanged, pair), where(ulysses, 1.0, 2.0)
     return (Transfer(group=Group.CP, bytes=moved, forward=1.0, backward=back),)

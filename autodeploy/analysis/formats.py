@@ -37,6 +37,8 @@ def adapted(job: Job, ops: tuple[Op, ...]) -> tuple[Op, ...]:
 
 
 def _with_adapter(op: Op, rank: int) -> tuple[Op, ...]:
+    if op.engine is Engine.ATTENTION:
+        return (op,)
     frozen = replace(op, trained=False)
     if op.engine not in LINEAR or not op.narrow or op.shard is not Shard.TP:
         return (frozen,)

@@ -58,10 +58,11 @@ def model_size(model: Model) -> ModelSize:
     )
 
 
-def flop_per_token(model: Model, seq_len: int, mtp: bool, *, router: bool = False) -> float:
+def flop_per_token(model: Model, seq_len: int, mtp: bool, *, router: bool = False, document_len: int = 0) -> float:
     """Model FLOP to train one token: three forward passes, causal attention halved (Megatron's convention,
-    router left out unless asked for). MTP and its head pass included where trained."""
-    ops = inventory_of(model, PLAIN, one_token(seq_len), mtp)
+    router left out unless asked for), over documents of `document_len` where the sequence holds several. MTP and its
+    head pass included where trained."""
+    ops = inventory_of(model, PLAIN, one_token(document_len or seq_len), mtp)
     forward = total([
         count * total([op.flop for op in ops[kind] if op.counted or router])
         for kind, count in kind_counts(model, mtp).items()

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from autodeploy.balance.recompute import Ladder
+from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.memory import (
     Moments,
     Params,
     activation_bytes,
-    boundary_buffers,
     bytes_per_param,
     communicator_bytes,
     resident_terms,
     transient_bytes,
 )  # fmt: skip
+from autodeploy.cost.sharding import gathered_bytes
 from autodeploy.numeric import Num, is_column, minimum, where
 from autodeploy.schedule.orders import Shape, live_chunks, pareto_maxima, warm_up
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
 from autodeploy.spec.machine import Machine
-from autodeploy.spec.model import Model
+from autodeploy.spec.model import Kind, Model
 from autodeploy.spec.plan import PlanLike
 
 MEMORY_TERMS = (
@@ -39,7 +41,7 @@ class Budget:
     """Dense, expert, frozen."""
     communicators: Num
     boundary: Num
-    """p2p buffers."""
+    """p2p buffers, and layers whose sharded weights are whole."""
     capacity_bytes: float
     """Usable memory less what fragmentation takes of it."""
 
@@ -53,13 +55,15 @@ class StageMemory:
     """Before fragmentation."""
 
 
-def budget(machine: Machine, model: Model, job: Job, plan: PlanLike, pp: int, boundary: Num) -> Budget:
-    """The budget of a plan's stages."""
+def budget(
+    machine: Machine, model: Model, job: Job, plan: PlanLike, boundary: Num, costs: Mapping[Kind, LayerCost]
+) -> Budget:
+    """The budget of a plan's stages; `boundary` is what the pipeline's buffers take."""
     left = 1.0 - machine.cluster.fragmentation_frac
     return Budget(
         bytes_per_param=bytes_per_param(job, plan),
         communicators=communicator_bytes(machine, model, plan),
-        boundary=boundary_buffers(pp, boundary),
+        boundary=boundary + gathered_bytes(job, plan, costs),
         capacity_bytes=machine.cluster.device.usable_bytes * left,
     )
 

@@ -43,7 +43,7 @@ class Ladder:
     lowest: int
     """Modules rebuilt on the first rung."""
     rungs: int
-    share: float = 1.0
+    share_frac: float = 1.0
     """Of the layers, those on which FULL stands (`full:SHARE`)."""
     index: np.ndarray | None = None
 
@@ -127,7 +127,8 @@ def ladder(
     working = {kind: climb[1][first : last + 1] for kind, climb in climbs.items()}
     extra = {kind: _columns(climb[2][first : last + 1]) for kind, climb in climbs.items()}
     return Ladder(
-        kept_bytes=kept, transient_bytes=working, extra=extra, lowest=first, rungs=last + 1 - first, share=share or 1.0,
+        kept_bytes=kept, transient_bytes=working, extra=extra, lowest=first, rungs=last + 1 - first,
+        share_frac=share or 1.0,
         order=tuple(pick(place, [float(module) for module in modules]) for place in order),
     )  # fmt: skip
 

@@ -146,6 +146,23 @@ def gate(
 
 @app.command()
 @guarded
+def validate(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUNS.csv]", help="Tables of measured runs (docs/validate.md).")
+    ] = None,
+    json: JsonOption = False,
+    html: Annotated[bool, typer.Option("--html", help="Predicted against measured as a page.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The figures as Markdown.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write there instead of to stdout.")] = None,
+) -> int:
+    """Predict measured runs and say how far off we are, by hardware, kind and source."""
+    from autodeploy.cli.validate import form_of, run_validate
+
+    return run_validate(runs or (), form_of(json=json, html=html, markdown=markdown), out)
+
+
+@app.command()
+@guarded
 def models(
     name: Annotated[str | None, typer.Argument(help="A model of the catalog, a model file, or a config.json.")] = None,
     config: Annotated[str | None, typer.Option("--import", help="The same as the argument.")] = None,

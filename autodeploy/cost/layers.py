@@ -40,6 +40,8 @@ class LayerCost:
     """One buffer of the expert all-to-all."""
     dense_params: Num
     """Trained parameters whose state is sharded over dp x cp."""
+    split_params: Num
+    """Of these, the ones that tensor parallelism divides."""
     expert_params: Num
     """Trained parameters whose state is sharded over edp."""
     frozen_params: Num
@@ -98,6 +100,7 @@ def _layer(machine: Machine, ops: tuple[Op, ...], costs: Mapping[int, OpCost], t
         working_bytes=maximum(grad_live_bytes(ops), transient_bytes(ops)) + gathered,
         exchange_bytes=total([op.exchange_bytes for op in ops]),
         dense_params=params(trained, Shard.TP) + params(trained, Shard.REPLICATED),
+        split_params=params(trained, Shard.TP),
         expert_params=params(trained, Shard.EXPERT),
         frozen_params=params([op for op in ops if not op.trained]),
         forward_terms=forward_terms,

@@ -62,7 +62,7 @@ def stage_params(model: Model, pp: int, role: Role, costs: Mapping[Kind, LayerCo
     frozen = [role.count(kind) * costs[kind].frozen_params for kind in role.kinds]
     copies = vocabulary_copies(model, pp, role)
     if copies:
-        dense.append(copies * costs[Kind.EMBEDDING].dense_params)
+        dense.append(copies * costs[Kind.EMBEDDING].split_params)
         frozen.append(copies * costs[Kind.EMBEDDING].frozen_params)
     return Params(total(dense), total(experts), total(frozen))
 
@@ -97,7 +97,7 @@ def bytes_per_param(job: Job, plan: PlanLike) -> tuple[Num, Num, Num]:
 def communicator_bytes(machine: Machine, model: Model, plan: PlanLike) -> Num:
     """Buffers of every process group with more than one rank, and of the world; groups of experts only where the
     model has any. Source: model.md 4.6."""
-    sizes = [plan.tp, plan.cp, plan.dp, plan.pp]
+    sizes = [plan.tp, plan.cp, plan.dp, plan.pp, plan.replicas]
     if model.moe is not None:
         sizes += [plan.ep, plan.etp, plan.edp]
     groups = total([1.0 * (size > 1) for size in sizes]) + 1.0

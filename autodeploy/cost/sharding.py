@@ -10,11 +10,14 @@ import numpy as np
 
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.tail import PARAM_BYTES, DataParallel, shard_sync_s
-from autodeploy.numeric import Num, maximum, where
+from autodeploy.numeric import Num, largest, maximum, where
 from autodeploy.spec.job import Job
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Kind
 from autodeploy.spec.plan import PlanLike
+
+GATHERED_LAYERS = 2.0
+"""Layers whose weights are whole at a time: the one at work and the one gathered ahead."""
 
 
 class ShardTraffic(NamedTuple):
@@ -46,3 +49,14 @@ def _of_layer(machine: Machine, job: Job, plan: PlanLike, dp: DataParallel, cost
 def _open(machine: Machine, transfer_s: Num, beside_s: Num) -> Num:
     """What the layer before does not hide. Formula: max(transfer - layer, 0); all of it without overlap."""
     return maximum(transfer_s - beside_s, 0.0) if machine.profile.overlap_weight_gather else transfer_s
+
+
+def gathered_bytes(job: Job, plan: PlanLike, costs: Mapping[Kind, LayerCost]) -> Num:
+    """Whole weights and gradients beside the sharded ones: two layers' weights under zero 3, one layer's gradients from
+    zero 2 on. Source: model.md 3; PyTorch FSDP, prefetch of one unit."""
+    if not np.any(plan.zero >= 2):  # static: whether any plan asks
+        return 0.0
+    held = largest([cost.dense_params + cost.expert_params + cost.frozen_params for cost in costs.values()])
+    trained = largest([cost.dense_params + cost.expert_params for cost in costs.values()])
+    weights = where(plan.zero >= 3, GATHERED_LAYERS * PARAM_BYTES * held, 0.0)
+    return weights + where(plan.zero >= 2, job.grad_bytes * trained, 0.0)

@@ -92,8 +92,11 @@ def _copies_s(machine: Machine, plan: PlanLike, dp: DataParallel, params: tuple[
     """All-reduce of each shard's gradients over the replicas; nothing where there is one."""
     if not is_column(plan.replicas) and plan.replicas == 1:
         return 0.0
-    shares = (params[0] / dp.dense_shards, params[1] / dp.expert_shards)
-    return 2.0 * _both_s(machine, (dp.dense_copies, dp.expert_copies), shares, each_bytes)
+    shards = (dp.dense_shards, dp.expert_shards)
+    shares = [
+        count / each if is_column(count) or count > 0.0 else 0.0 for count, each in zip(params, shards, strict=True)
+    ]
+    return 2.0 * _both_s(machine, (dp.dense_copies, dp.expert_copies), (shares[0], shares[1]), each_bytes)
 
 
 def _exposed(profile: Profile, overlap: Overlap, whole_s: Num, window_s: Num) -> Num:
@@ -133,7 +136,7 @@ def stage_tail(
         grads = dp.grad_rounds * shard_sync_s(machine, dp, trained, job.grad_bytes)
         grads = grads + _copies_s(machine, plan, dp, trained, job.grad_bytes)
     else:
-        grads = 2.0 * _both_s(machine, dp.whole, trained, job.grad_bytes)
+        grads = where(plan.zero >= 2, 0.0, 2.0) * _both_s(machine, dp.whole, trained, job.grad_bytes)
     gathered = dp.param_rounds * shard_sync_s(machine, dp, trained, PARAM_BYTES)
     return StageTail(
         grad_sync=_exposed(profile, overlap, grads, windows[1]),

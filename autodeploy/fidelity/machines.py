@@ -75,4 +75,5 @@ def _stated(row: Row) -> dict[str, Any]:
         "attention": "best" if row.says(*FLASH) else "unfused",
         "overlap_grad_reduce": row.says("overlap-grad-reduce"),
         "overlap_param_gather": row.says("overlap-param-gather"),
+        "overlap_context": row.says("use-cp-send-recv-overlap"),
     }

@@ -11,12 +11,12 @@ from autodeploy.fidelity.stacks import Stack
 from autodeploy.spec.cluster import Device
 from autodeploy.spec.job import Job
 from autodeploy.spec.model import GQA, Model, decoder_kinds
+from autodeploy.units import GIB, GIGA, MIB, TERA
 
 HARDWARE_FACTOR = 4.0 / 3.0
 """Full recompute counted as a fourth forward pass."""
 AGREES = 0.03
 """A figure and its twin may differ by rounding."""
-GIGA, GIB, MIB = 1e9, 2.0**30, 2.0**20
 _TWINS = (
     (re.compile(r"published tokens/s \(all GPUs\) ([\d.]+)"), "tokens/s of all devices"),
     (re.compile(r"published step time ([\d.]+) ?s(?! used)"), "step time"),
@@ -37,7 +37,7 @@ def step_seconds(row: Row, job: Job, model: Model, device: Device, stack: Stack,
         seconds = job.gbs / value
     else:
         flop = published_flop(row, job, model, stack, full_recompute)
-        rate = value * 1e12 if metric == "tflop_per_s_per_device" else value / 100.0 * _mfu_peak(job, device, stack)
+        rate = value * TERA if metric == "tflop_per_s_per_device" else value / 100.0 * _mfu_peak(job, device, stack)
         seconds = tokens * flop / (rate * devices)
     _check(row, job, model, device, seconds)
     return seconds
@@ -88,8 +88,8 @@ def _check(row: Row, job: Job, model: Model, device: Device, seconds: float) -> 
     least = flop_per_token(model, job.seq_len, job.mtp) * (2.0 / 3.0 if job.lora_rank else 1.0)
     rate = job.gbs * job.seq_len * least / (seconds * (row.devices or 1))
     if rate > peak_of(job, device):
-        problem = f"{row.value:g} means {rate / 1e12:.0f} TFLOP/s a device, above the peak of {device.name}"
-        faults.append(Fault(path="value", problem=problem, allowed=f"at most {peak_of(job, device) / 1e12:.0f}"))
+        problem = f"{row.value:g} means {rate / TERA:.0f} TFLOP/s a device, above the peak of {device.name}"
+        faults.append(Fault(path="value", problem=problem, allowed=f"at most {peak_of(job, device) / TERA:.0f}"))
     for pattern, name in _TWINS:
         twin = pattern.search(row.notes)
         if twin and not row.says("half the implied", "broken cell", "used to derive", "is half of"):

@@ -32,19 +32,14 @@ FULL = re.compile(r"full(?:\(.*\))?(?:/(uniform|block|unspecified)/(\d+))?")
 
 def job_of(row: Row, stack: Stack, model: Model) -> Job:
     """The job of a row. Raises `SpecError` without a global batch: it is never guessed."""
-    faults = [
-        Fault(path=name, problem="is not stated, and is not guessed")
-        for name in ("gbs", "seq_len")
-        if getattr(row, name) is None
-    ]
-    if faults:
-        raise SpecError(*faults)
-    assert row.gbs
-    assert row.seq_len
+    gbs, seq_len = row.gbs, row.seq_len
+    if gbs is None or seq_len is None:
+        missing = [name for name in ("gbs", "seq_len") if getattr(row, name) is None]
+        raise SpecError(*[Fault(path=name, problem="is not stated, and is not guessed") for name in missing])
     tuned = row.says("packed sequences", "packed fine-tuning", "packed samples") and "SFT" in row.model
     return Job(
-        gbs=row.gbs,
-        seq_len=row.seq_len,
+        gbs=gbs,
+        seq_len=seq_len,
         precision=precision_of(row),
         grad_precision=_grads(row, stack),
         mtp=bool(model.mtp_depth) and _mtp(row, stack),

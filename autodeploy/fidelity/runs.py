@@ -14,6 +14,7 @@ from autodeploy.fidelity.plans import job_of, plan_of
 from autodeploy.fidelity.rows import Row, Unread, read_rows
 from autodeploy.fidelity.shapes import model_of
 from autodeploy.fidelity.stacks import Stack, stack_of
+from autodeploy.formats.short import ORDER, short_form
 from autodeploy.search.enumerate import broken_rules, check_space
 from autodeploy.spec.plan import Dispatch, Plan
 from autodeploy.spec.space import PlanValues, Space
@@ -38,6 +39,11 @@ class Run:
     def kind(self) -> str:
         """`dense` or `moe`."""
         return "moe" if self.space.model.moe else "dense"
+
+    @property
+    def plan_text(self) -> str:
+        """The plan in short form, every degree written out."""
+        return short_form(self.plan, ORDER)
 
     @property
     def complete(self) -> bool:

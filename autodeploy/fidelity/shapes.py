@@ -13,10 +13,12 @@ from autodeploy.errors import Fault, SpecError
 from autodeploy.fidelity.rows import Row
 from autodeploy.spec.files import parse, read_mapping
 from autodeploy.spec.model import GQA, MLA, Model, MoE
+from autodeploy.units import GIGA
 
 FAMILIES = Path(__file__).parent / "families.toml"
 NEEDED = ("layers", "hidden", "heads", "vocab", "seq_len")
-LONGEST = 2**20
+LONGEST = 10_000_000
+"""Tables of runs say nothing of the longest sequence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +83,7 @@ def model_of(row: Row, vocab: int = 0) -> Model:
     if family.gated is not None or row.params_b is None:
         return plain
     options = (plain, replace(plain, gated=True))
-    return min(options, key=lambda model: abs(model_size(model).total / 1e9 - (row.params_b or 0.0)))
+    return min(options, key=lambda model: abs(model_size(model).total / GIGA - (row.params_b or 0.0)))
 
 
 def _check(row: Row, family: Family) -> None:

@@ -21,6 +21,8 @@ from autodeploy.spec.space import Space
 from autodeploy.spec.target import ALL_MODULES, Target
 
 TARGETS = ("megatron-core", "mindspeed-llm", "mindformers-1.5", "mindformers-2026")
+WRITTEN_FORMATS = {"megatron-core": ("bf16", "fp16", "fp8", "nvfp4"), "mindspeed-llm": ("bf16", "fp16")}
+"""Number formats that a target's writer states; of the others only bf16."""
 FULL = "full"
 DENSE_MODULES = frozenset({"mlp", "mlp_act"})
 SPARSE_MODULES = frozenset({"moe", "moe_act", "shared_experts"})
@@ -157,6 +159,11 @@ def _unwritten(subject: Subject) -> list[str]:
     """Parts of an arrangement that no writer knows yet."""
     found = subject.arrangement
     losses = ["swap: rows kept on the host are not written"] if any(found.swap) else []
+    job, family = subject.space.job, subject.target.name
+    if job.lora_rank:
+        losses.append(f"lora_rank {job.lora_rank}: adapters are not written; the launch would train all weights")
+    if job.precision not in WRITTEN_FORMATS.get(family, ("bf16",)):
+        losses.append(f"precision {job.precision}: not written for {family}; the launch would run in bf16")
     other = found.rank_order != RANK_ORDER
     return losses + ([f"rank_order: {found.rank_order!r} is not the order of the launch"] if other else [])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from autodeploy.formats.huggingface_layers import first_and_every, sparse_layers
+from autodeploy.formats.huggingface_reach import is_biased, node_limit_of, window_frac_of, window_of
 from autodeploy.formats.huggingface_sheet import STAND_IN, Sheet, shown
 from autodeploy.spec.model import GQA, MLA, Model, MoE
 
@@ -38,6 +39,9 @@ def model_of(sheet: Sheet, name: str, title: str) -> Model:
         linear_bias=sheet.flag("linear_bias"),
         tied_embeddings=are_tied(sheet),
         learned_positions=longest if sheet.family.values.get("learned_positions") else 0,
+        alibi=is_biased(sheet),
+        window=window_of(sheet),
+        window_frac=window_frac_of(sheet) if window_of(sheet) else 1.0,
         max_seq_len=longest,
     )
 
@@ -110,7 +114,8 @@ def moe_of(sheet: Sheet, hidden: int, layers: int) -> MoE | None:
     first, every = first_and_every(sheet, sparse)
     shared = shared_width(sheet, width)
     return MoE(
-        experts=experts, top_k=top_k, expert_width=width, shared_width=shared, first_dense=first, every=every
+        experts=experts, top_k=top_k, expert_width=width, shared_width=shared, first_dense=first, every=every,
+        node_limit=node_limit_of(sheet),
     )  # fmt: skip
 
 

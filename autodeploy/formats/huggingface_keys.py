@@ -88,7 +88,7 @@ HARMLESS = {
     "partial_rotary_factor", "rotary_dim", "rotary_pct", "rotary_emb_base", "indexer_rope_interleave",
     "initial_context_length", "original_max_position_embeddings", "max_window_layers", "no_rope_layers",
     "no_rope_layer_interval", "use_rope", "use_mrope", "mla_use_nope", "original_rope", "learned_pos_emb",
-    "sliding_window_pattern", "swa_rope_theta", "compress_rope_theta",
+    "sliding_window_pattern", "sliding_window", "alibi", "swa_rope_theta", "compress_rope_theta",
     # scales, initialisation, regularisation
     "qk_norm_type", "use_gemma_norm", "query_pre_attn_scalar", "scale_attn_weights", "scale_emb", "scale_depth",
     "dim_model_base", "logit_scale", "softmax_scale", "clip_qkv", "attention_value_scale", "attn_temperature_tuning",

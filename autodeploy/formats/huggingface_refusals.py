@@ -81,7 +81,7 @@ LINEAR = {"0": "0 (linear attention)"}
 
 NOTES = (
     Rule(
-        keys=("sliding_window", "attention_chunk_size", "sliding_window_size", "hybrid_layer_pattern"),
+        keys=("attention_chunk_size", "sliding_window_size", "hybrid_layer_pattern"),
         text="sliding window, costed as full causal attention",
     ),
     Rule(
@@ -91,7 +91,6 @@ NOTES = (
         ),
         text="sparse attention, costed as full causal attention; the indexer is left out",
     ),
-    Rule(keys=("alibi",), text="ALiBi, costed as rotary positions"),
     Rule(
         keys=("parallel_attn", "use_parallel_residual"),
         text="attention and feed-forward side by side, costed one after the other",
@@ -139,7 +138,7 @@ def _attention_shapes(sheet: Sheet) -> Iterator[tuple[str, str]]:
 def simplify(sheet: Sheet) -> None:
     """Notes what is read as something simpler."""
     data = sheet.level.data
-    off = ("sliding_window", "hybrid_layer_pattern") if data.get("use_sliding_window") is False else ()
+    off = ("hybrid_layer_pattern",) if data.get("use_sliding_window") is False else ()
     for rule in NOTES:
         key = next((key for key in rule.keys if data.get(key) and key not in off), None)
         if key is not None:

@@ -23,6 +23,7 @@ COVERS = {
 """What a module of --recompute-modules rebuilds, in our modules; the names are the same."""
 CP_COMM_TYPES = {CpComm.RING: "p2p", CpComm.GATHER: "all_gather", CpComm.ULYSSES: "a2a"}
 DEDUP_FLAGS: list[Flag] = [("--moe-token-dispatcher-type", "flex"), ("--moe-flex-dispatcher-backend", "deepep")]
+NARROW_FLAGS: dict[str, Flag] = {"fp8": ("--fp8-format", "hybrid"), "nvfp4": ("--fp4-format", "e2m1")}
 REASONS = {"mlp_act": "--recompute-modules has only the whole mlp"}
 FULL_FLAGS: list[Flag] = [
     ("--recompute-granularity", "full"), ("--recompute-method", "uniform"), ("--recompute-num-layers", "1"),
@@ -101,7 +102,8 @@ def optimizer_flags(subject: Subject) -> list[Flag]:
     """Number formats, where the optimizer state lives, and what travels beside the passes."""
     job, sharded = subject.space.job, subject.plan.zero > 0
     reduce = "--accumulate-allreduce-grads-in-fp32" if job.grad_precision == "fp32" else "--grad-reduce-in-bf16"
-    flags: list[Flag] = [("--bf16",), (reduce,)]
+    flags: list[Flag] = [("--fp16",) if job.precision == "fp16" else ("--bf16",), (reduce,)]
+    flags += [NARROW_FLAGS[job.precision]] if job.precision in NARROW_FLAGS else []
     flags += [("--use-distributed-optimizer",)] if sharded else []
     if subject.plan.replicas > 1:
         flags += [("--num-distributed-optimizer-instances", str(subject.plan.replicas))]

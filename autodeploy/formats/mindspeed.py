@@ -17,6 +17,7 @@ from autodeploy.formats.megatron import (
     vpp_note,
 )  # fmt: skip
 from autodeploy.spec.model import Kind
+from autodeploy.spec.plan import CpComm
 
 ACTIVATIONS = frozenset({"mlp_act", "moe_act"})
 PER_LAYER = ACTIVATIONS | {"layernorm"}
@@ -41,7 +42,8 @@ def draft(subject: Subject) -> Draft:
 
 
 def _context_flags(subject: Subject) -> list[Flag]:
-    return [("--context-parallel-algo", "megatron_cp_algo")] if subject.plan.cp > 1 else []
+    algorithm = "ulysses_cp_algo" if subject.plan.cp_comm is CpComm.ULYSSES else "megatron_cp_algo"
+    return [("--context-parallel-algo", algorithm)] if subject.plan.cp > 1 else []
 
 
 def _is_even(subject: Subject) -> bool:

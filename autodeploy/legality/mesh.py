@@ -105,9 +105,11 @@ def p08(q: Question, p: PlanLike) -> Num:
 
 
 def p09(q: Question, p: PlanLike) -> Num:
-    """A replica is a whole number of data-parallel ranks, and needs something to shard."""
-    del q
-    return (p.dp * p.cp % p.replicas == 0) & ((p.replicas == 1) | (p.zero >= 1))
+    """A replica is a whole number of data-parallel ranks, of experts too, and needs something to shard."""
+    whole = p.dp * p.cp % p.replicas == 0
+    if q.model.moe is not None:
+        whole = whole & (p.edp % p.replicas == 0)
+    return whole & ((p.replicas == 1) | (p.zero >= 1))
 
 
 def p05(q: Question, p: PlanLike) -> Num:

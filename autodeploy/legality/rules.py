@@ -112,7 +112,7 @@ _ROWS: tuple[tuple[str, str, str, Predicate | None], ...] = (
     ("P06", "de-duplicated dispatch needs experts spread over several nodes", "arithmetic", experts.p06),
     ("P07", "kvgather and ulysses share keys and values: they need cp > 1", "arithmetic", mesh.p07),
     ("P08", "ulysses gives every rank whole heads: they must divide by tp x cp", "arXiv 2309.14509", mesh.p08),
-    ("P09", "replicas must divide dp x cp, and need zero >= 1", "arithmetic", mesh.p09),
+    ("P09", "replicas must divide dp x cp (and edp), and need zero >= 1", "arithmetic", mesh.p09),
     ("P05", "sequence parallelism needs tp > 1", f"{_MEGATRON} model_parallel_config.py (V26)", mesh.p05),
 )  # fmt: skip
 _LAYOUTS: dict[str, LayoutPredicate] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -92,11 +92,20 @@ def cluster_table(cluster: Cluster) -> Table:
         table.add_column(name)
     facts = asdict(cluster)
     for key in (name for name in ("device", "node", "supernode", "fabric") if facts[name]):
-        for name, value in facts[key].items():
+        for name, value in _flat(facts[key]):
             table.add_row(f"{key}.{name}", human(name, value), cluster.sources.get(f"{key}.{name}", ""))
     for name in ("pipelined_collectives", "communicator_bytes", "fragmentation_frac"):
         table.add_row(name, human(name, facts[name]), cluster.sources.get(name, ""))
     return table
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Fields by their dotted names; tables that are not there are left out."""
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield prefix + name, value
 
 
 def human(name: str, value: Any) -> str:

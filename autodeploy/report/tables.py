@@ -38,7 +38,7 @@ def recompute_text(result: PlanResult) -> str:
     names = {name for modules in stages for name in modules}
     if not names:
         return "-"
-    furthest = max(names, key=MODULE_WORDS.index)
+    furthest = max(names, key=lambda name: MODULE_WORDS.index(name.split(":")[0]))
     busy = sum(1 for modules in stages if modules)
     where = "" if busy == len(stages) else f", {busy}/{len(stages)} stages"
     return f"to {furthest}{where}"

@@ -16,7 +16,7 @@ from autodeploy.balance.fit import Budget, StageMemory, budget, fit_stage, live_
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.load import Load, paired_s
-from autodeploy.cost.memory import Params, stage_params, vocabulary_copies
+from autodeploy.cost.memory import Params, boundary_buffers, stage_params, vocabulary_copies
 from autodeploy.cost.sharding import ShardTraffic, shard_traffic
 from autodeploy.cost.slots import backward_loads, boundary_bytes, forward_loads, stage_send_s
 from autodeploy.cost.tail import DataParallel, StageTail, data_parallel, stage_tail
@@ -80,6 +80,7 @@ class Arranged:
     send_s: Num
     stages: tuple[StageCost, ...]
     """Per role of the layout."""
+    limits: Budget
     bound_s: Num
     screen_s: Num
     peak_bytes: Num
@@ -107,6 +108,7 @@ def lay_out(common: Common, case: Case) -> Arranged:
         microbatches=common.microbatches,
         send_s=common.send_s,
         stages=stages,
+        limits=common.limits,
         bound_s=bound,
         screen_s=bound + _exposed_sends(case, common.microbatches) * common.send_s,
         peak_bytes=allocated / (1.0 - common.space.cluster.fragmentation_frac),
@@ -144,7 +146,7 @@ def common_of(space: Space, pp: int, plan: PlanLike, costs: Mapping[Kind, LayerC
         microbatches=microbatches,
         distinct=_distinct(microbatches),
         send_s=stage_send_s(space.cluster, space.model, space.job, plan),
-        limits=budget(space.machine, space.model, space.job, plan, pp, boundary),
+        limits=budget(space.machine, space.model, space.job, plan, boundary_buffers(pp, boundary), costs),
         dp=dp,
         sharding=shard_traffic(space.machine, space.job, plan, dp, costs),
     )
@@ -152,7 +154,7 @@ def common_of(space: Space, pp: int, plan: PlanLike, costs: Mapping[Kind, LayerC
 
 def _stage(common: Common, case: Case, role: Role) -> StageCost:
     space, costs = common.space, common.costs
-    vocabulary = costs[Kind.EMBEDDING].dense_params
+    vocabulary = costs[Kind.EMBEDDING].split_params
     params = stage_params(space.model, case.layout.pp, role, costs)
     moments = live_layers(case.shape(case.live_microbatches), role, common.microbatches)
     memory = fit_stage(common.limits, role, common.ladder, moments, params)

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 from autodeploy.analysis.ops import MODULE_WORDS, Module
 from autodeploy.analysis.readings import flop_per_token
-from autodeploy.balance.fit import budget, live_layers, memory_terms
+from autodeploy.balance.fit import live_layers, memory_terms
 from autodeploy.balance.recompute import PARTIAL, Ladder
 from autodeploy.cost.layers import ENGINE_WORDS, LayerCost
-from autodeploy.cost.slots import boundary_bytes
 from autodeploy.errors import spec_error
 from autodeploy.search.arrange import Arranged, StageCost, common_of, lay_out, stage_work_s_of
 from autodeploy.search.layers import layers_of
@@ -56,7 +55,7 @@ def _result(
 ) -> PlanResult:
     step = float(steps.step_s[0])
     tokens = space.job.gbs * space.job.seq_len / step / space.devices
-    flop = flop_per_token(space.model, space.job.seq_len, space.job.mtp)
+    flop = flop_per_token(space.model, space.job.seq_len, space.job.mtp, document_len=space.job.document_len)
     peak = space.cluster.device.peak_flop_per_s
     stages = _stages(space, plan, found, rungs, steps)
     busiest = max(range(len(stages)), key=lambda i: stages[i].busy_s + stages[i].tail_s)
@@ -100,7 +99,7 @@ def modules_on(rungs: Ladder, rung: int) -> tuple[str, ...]:
     count = rungs.lowest + rung
     modules = [Module(int(place)) for place in rungs.order[:count]]
     if Module.FULL in modules:
-        return (MODULE_WORDS[Module.FULL] if rungs.share == 1.0 else f"{PARTIAL}{rungs.share:g}",)
+        return (MODULE_WORDS[Module.FULL] if rungs.share_frac == 1.0 else f"{PARTIAL}{rungs.share_frac:g}",)
     return tuple(MODULE_WORDS[module] for module in sorted(modules))
 
 
@@ -154,10 +153,10 @@ def _stages(space: Space, plan: Plan, found: Arranged, rungs: Ladder, steps: Ste
 
 
 def _memory(space: Space, plan: Plan, found: Arranged, rungs: Ladder, cost: StageCost) -> dict[str, float]:
-    boundary = boundary_bytes(space.model, space.job, plan)
-    limits = budget(space.machine, space.model, space.job, plan, plan.pp, boundary)
     moments = live_layers(found.case.shape(found.case.live_microbatches), cost.role, found.microbatches)
-    terms = memory_terms(space.machine, space.job, plan, cost.role, rungs, moments, cost.params, cost.memory, limits)
+    terms = memory_terms(
+        space.machine, space.job, plan, cost.role, rungs, moments, cost.params, cost.memory, found.limits
+    )
     return {name: float(value) for name, value in terms.items()}
 
 

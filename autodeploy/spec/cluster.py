@@ -38,9 +38,9 @@ class Device:
     attention_forward_frac: Frac
     attention_backward_frac: Frac
     """Share of the bf16 peak that its best fused attention kernel reaches on endless sequences."""
-    attention_half_len: NotNegative = 0.0
+    attention_half_len: Natural = 0
     """Tokens of a document at which that kernel reaches half of it."""
-    attention_full_width: NotNegative = 0.0
+    attention_full_width: Natural = 0
     """Head size from which on it reaches that rate; narrower heads reach a proportional share."""
     flash2_frac: Frac = 1.0
     """Rate of FlashAttention-2 over the best kernel's."""

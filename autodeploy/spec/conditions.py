@@ -40,7 +40,8 @@ CODE_WORDS = {
 }
 NUMBERS = (*DEGREES, "zero")
 MOST_DIGITS = 40
-_FORM = re.compile(r"\s*([a-z]+)\s*(<=|>=|!=|=|<|>)\s*(\S+)\s*")
+_SHARE = re.compile(r"full:(\d*\.?\d+)")
+_FORM = re.compile(r"\s*([a-z_]+)\s*(<=|>=|!=|=|<|>)\s*(\S+)\s*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +78,8 @@ def parse_condition(text: str) -> Condition:
 
 
 def _value(name: str, value: str, text: str) -> int | str:
-    if name == "recompute" and not set(value.split("+")) <= {*ALL_MODULES, "none", "fit"}:
-        raise spec_error(text, f"unknown value {value!r}", "none fit full, or modules joined by +")
+    if name == "recompute" and not (is_share(value) or set(value.split("+")) <= {*ALL_MODULES, "none", "fit"}):
+        raise spec_error(text, f"unknown value {value!r}", "none fit full full:SHARE, or modules joined by +")
     if name == "layout" and value not in ("auto", *LAYOUT_RULES):
         _check_layout(value, text)
     if name in TEXTS:
@@ -93,6 +94,12 @@ def _value(name: str, value: str, text: str) -> int | str:
     if len(value) > MOST_DIGITS:
         raise spec_error(text, f"a number of {len(value)} digits", f"at most {MOST_DIGITS}")
     return int(value)
+
+
+def is_share(policy: str) -> bool:
+    """Whether a recompute policy is `full:SHARE`, with a share above 0 and at most 1."""
+    found = _SHARE.fullmatch(policy)
+    return found is not None and 0.0 < float(found[1]) <= 1.0
 
 
 def _check_layout(value: str, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from autodeploy.spec.checks import Count, NotNegative
+from autodeploy.spec.checks import Count, Natural, NotNegative
 
 ALL_MODULES = (
     "layernorm", "mlp_act", "moe_act", "mla_up_proj", "shared_experts", "mlp", "moe", "core_attn", "full",
@@ -42,7 +42,7 @@ class Profile:
     """Vector chains that are one kernel each."""
     loss: Literal["fused", "torch", "megatron"] = "fused"
     """Cross-entropy in one kernel, by PyTorch's own over fp32 logits, or line by line over a split vocabulary."""
-    moe_stalls: NotNegative = 0.0
+    moe_stalls: Natural = 0
     """Times that a pass through a sparse layer waits for a count from the device."""
     attention: Literal["best", "flash2", "flash1", "unfused"] = "best"
     """Its attention kernel; unfused: the whole score matrix is written, soft-maxed and read."""

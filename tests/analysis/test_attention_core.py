@@ -1,6 +1,7 @@
 """The attention core: keys under a mask, documents in a sequence, the whole score matrix, ranks of a sequence.
 
-Masks are counted one query at a time. Score matrix: arXiv 2205.05198 sections 4 and 5. Rings and exchanges for heads: arXiv 2310.01889, arXiv 2309.14509.
+Masks are counted one query at a time. Score matrix: arXiv 2205.05198 sections 4 and 5. Rings and exchanges for
+heads: arXiv 2310.01889, arXiv 2309.14509.
 """
 
 from __future__ import annotations

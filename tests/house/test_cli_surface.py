@@ -21,6 +21,7 @@ SURFACE = {
     "export": {"PLAN", "--target", "--space", "--out", "--allow-loss"},
     "sweep": {"SWEEP", "--out", "--workers"},
     "gate": {"RESULTS", "--baseline", "--max-regress", "--sweep"},
+    "validate": {"[RUNS.csv]", "--json", "--html", "--markdown", "--out"},
     "models": {"[NAME]", "--import", "--expect-params", "--json"},
     "clusters": {"[NAME]", "--json"},
     "schema": {"KIND"},

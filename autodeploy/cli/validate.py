@@ -1,0 +1,85 @@
+"""`autodeploy validate`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.status import Status
+
+from autodeploy.cli.exits import DONE, say
+from autodeploy.errors import spec_error
+from autodeploy.fidelity.document import Validation, validation_document
+from autodeploy.fidelity.predict import predict_all
+from autodeploy.fidelity.runs import read_runs
+from autodeploy.formats.document import check_writable, write_text
+from autodeploy.report.accuracy import accuracy_report
+from autodeploy.report.accuracy_page import accuracy_page
+from autodeploy.report.scatter import scatter_page
+from autodeploy.report.tables import console
+
+OWN_RUNS = Path(__file__).parents[2] / "benchmarks" / "fidelity"
+FEW = 400
+"""Below so many runs more processes do not pay."""
+
+
+def form_of(**asked: bool) -> str:
+    """The one form that is asked for. Raises `SpecError` for two."""
+    forms = [name for name, wanted in asked.items() if wanted]
+    if len(forms) > 1:
+        raise spec_error(f"--{forms[1]}", f"stands beside --{forms[0]}", "one of them")
+    return forms[0] if forms else "text"
+
+
+def run_validate(files: Sequence[Path], form: str, out: Path | None) -> int:
+    """Read, predict, score and show; returns the exit code."""
+    if out is not None:
+        check_writable(out)
+    found = _validated(_asked(files))
+    if form == "text" and out is None:
+        console().print(accuracy_report(found))
+    else:
+        _deliver(_as_text(found, form), out)
+    unread = len(found.unread)
+    say(f"{len(found.predictions)} rows read, {unread} not" + (" (reasons in the answer)" if unread else ""))
+    return DONE
+
+
+def _asked(files: Sequence[Path]) -> Sequence[Path]:
+    if files:
+        return files
+    own = sorted(OWN_RUNS.glob("*.csv"))
+    if not own:
+        allowed = "a table of runs (docs/validate.md); the repository's are in benchmarks/fidelity"
+        raise spec_error("RUNS.csv", "none given", allowed)
+    return own
+
+
+def _validated(files: Sequence[Path]) -> Validation:
+    read = [read_runs(path) for path in files]
+    runs = [run for found, _ in read for run in found]
+    unread = [line for _, lines in read for line in lines]
+    if not runs:
+        reasons = "; ".join(f"{line.id}: {line.reason}" for line in unread[:3]) or "it holds no rows"
+        raise spec_error("", f"no row can be read: {reasons}", source=" ".join(map(str, files)))
+    with Status(f"{len(runs)} runs", console=console(stderr=True)):
+        workers = (os.cpu_count() or 1) if len(runs) > FEW else 1
+        return Validation(predictions=tuple(predict_all(runs, workers)), unread=tuple(unread))
+
+
+def _as_text(found: Validation, form: str) -> str:
+    if form == "json":
+        return json.dumps(validation_document(found), indent=1) + "\n"
+    if form == "html":
+        return scatter_page(found)
+    return accuracy_page(found)
+
+
+def _deliver(text: str, out: Path | None) -> None:
+    if out is None:
+        print(text, end="")
+    else:
+        write_text(out, text)
+        say(f"written to {out}")

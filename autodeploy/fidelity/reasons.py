@@ -1,0 +1,46 @@
+"""Why a run stands out, as far as it is known: a table of reasons by source and model, else the largest term."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from autodeploy.fidelity.predict import Prediction
+from autodeploy.spec.files import parse, read_mapping
+
+REASONS = Path(__file__).parent / "reasons.toml"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reason:
+    """A suspicion about the rows that a pattern finds."""
+
+    match: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reasons:
+    """The file of reasons."""
+
+    reason: tuple[Reason, ...]
+
+
+@cache
+def reasons() -> tuple[Reason, ...]:
+    """All reasons, in the order in which they are tried."""
+    return parse(Reasons, read_mapping(REASONS), source=str(REASONS)).reason
+
+
+def suspected(each: Prediction) -> str:
+    """The suspected reason of a run's error."""
+    row = each.run.row
+    text = "; ".join((row.id, row.source, row.model, each.run.space.cluster.name, row.flags, row.notes))
+    known = next((reason.text for reason in reasons() if re.search(reason.match, text, re.IGNORECASE)), "")
+    if known or each.result is None:
+        return known
+    terms = each.result.time_terms
+    largest = max(terms, key=lambda name: terms[name])
+    return f"not known; {largest} is {terms[largest] / each.result.step_time_s:.0%} of the predicted step"

@@ -1,0 +1,155 @@
+"""How true it is, as a Markdown page: figures, what changed, where the errors lie, the worst rows, what has no data."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from autodeploy.fidelity.document import Validation, is_ascend, summary
+from autodeploy.fidelity.history import readings
+from autodeploy.fidelity.predict import Prediction
+from autodeploy.fidelity.reasons import suspected
+from autodeploy.fidelity.residuals import Residual, residuals
+from autodeploy.fidelity.score import groups_of
+from autodeploy.fidelity.stacks import stacks
+from autodeploy.report.accuracy import ERROR_COLUMNS, error_cells, facts, group_cells
+
+WORST = 20
+NAMES = {"calibrate": "calibrate", "validate": "validate (never fitted)", "none": "without a mark"}
+
+
+def accuracy_page(found: Validation) -> str:
+    """The page."""
+    figures = summary(found)
+    parts = [
+        "# Accuracy",
+        "Written by `make fidelity` from the published runs in `benchmarks/fidelity`. Nothing is fitted to them: every "
+        "constant is a data sheet's or a published microbenchmark's, or is marked `assumed` (`autodeploy clusters "
+        "NAME`). Errors are of the step time, predicted over measured less one: above 0 we are too slow.",
+        *(f"- {line}" for line in facts(figures)),
+        "## By class",
+        _errors(figures["classes"]),
+        "## What the sources state",
+        _errors(_stated(figures)),
+        "## Readings",
+        _history(),
+        "## By hardware",
+        _errors(figures["hardware"]),
+        "## By source",
+        _errors(figures["sources"]),
+        "## Planner's score",
+        "Groups share source, model, machine, job and release, and hold at least four distinct plans; pairs within 4 % "
+        "are ties. Regret: how much slower the plan that we put first was measured than the best of its group.",
+        _groups(found),
+        "## Where the errors lie",
+        _residuals(residuals(found.known)),
+        f"## The {WORST} worst rows",
+        _worst(found.known),
+        "## What has no data",
+        _coverage(found.known),
+        "## What was not read",
+        _table(("rows", "reason"), ((str(n), reason) for reason, n in figures["unread"].items())),
+        "## What is assumed",
+        "Where a row leaves something out, one assumption holds for its whole source "
+        "(`autodeploy/fidelity/assumptions.toml`).",
+        _assumptions(),
+    ]
+    return "\n\n".join(_joined(parts)) + "\n"
+
+
+def _joined(parts: Sequence[str]) -> Iterable[str]:
+    """List items stand under each other without a gap."""
+    block: list[str] = []
+    for part in parts:
+        if part.startswith("- "):
+            block.append(part)
+            continue
+        if block:
+            yield "\n".join(block)
+            block = []
+        yield part
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    lines += ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _errors(rows: Mapping[str, Any]) -> str:
+    return _table(("", *ERROR_COLUMNS), ((name, *error_cells(errors)) for name, errors in rows.items()))
+
+
+def _stated(figures: Mapping[str, Any]) -> dict[str, Any]:
+    rows = {"whole configuration stated": figures["complete_rows"], "something left out": figures["partial_rows"]}
+    rows |= {NAMES.get(use, use): errors for use, errors in figures["use"].items()}
+    return {name: errors for name, errors in rows.items() if errors}
+
+
+def _history() -> str:
+    names = ("reading", "dense A100/H100", "MoE NVIDIA", "Ascend without CI", "pooled", "regret mean", "what changed")
+    rows = (
+        (each.date, each.dense, each.moe, each.ascend, each.pooled, each.regret, each.change) for each in readings()
+    )
+    return "Median / 90th percentile of the absolute error.\n\n" + _table(names, rows)
+
+
+def _groups(found: Validation) -> str:
+    groups = sorted(groups_of(found.known), key=lambda each: -each.regret_frac)
+    rows = ((g.source, g.model, g.cluster, g.job, *group_cells(g)) for g in groups)
+    return _table(("source", "model", "cluster", "job", "plans", "regret", "tau", "spread"), rows)
+
+
+def _residuals(found: Sequence[Residual]) -> str:
+    rows = (
+        (
+            each.factor,
+            each.bin,
+            str(each.errors.runs),
+            f"{each.errors.bias_frac:+.1%}",
+            f"{each.errors.median_abs_frac:.1%}",
+        )
+        for each in found
+    )
+    return _table(("factor", "bin", "runs", "bias", "median |error|"), rows)
+
+
+def _worst(known: Sequence[Prediction]) -> str:
+    ordered = sorted(known, key=lambda each: -abs(each.error_frac or 0.0))[:WORST]
+    rows = (
+        (
+            each.run.row.id,
+            each.run.row.model,
+            each.run.space.cluster.name,
+            each.run.plan_text,
+            f"{each.error_frac:+.0%}",
+            suspected(each),
+        )
+        for each in ordered
+    )
+    return _table(("row", "model", "cluster", "plan", "error", "suspected reason"), rows)
+
+
+def _coverage(known: Sequence[Prediction]) -> str:
+    """The largest of everything that is measured, per machine family and kind of model: beyond it we extrapolate."""
+    found: dict[tuple[str, str], list[Prediction]] = defaultdict(list)
+    for each in known:
+        found["Ascend" if is_ascend(each) else "NVIDIA", each.run.kind].append(each)
+    rows = []
+    for (family, kind), members in sorted(found.items()):
+        largest = [max(getattr(each.run.plan, name) for each in members) for name in ("tp", "pp", "cp", "ep")]
+        devices = max(each.run.space.devices for each in members)
+        rows.append((family, kind, str(len(members)), str(devices), *map(str, largest)))
+    return (
+        "The largest measured here. What lies beyond is `extrapolated`: Ascend MoE above this expert degree and scale, "
+        "supernodes (Atlas 900 A3, CloudMatrix384) as a whole, and hierarchical dispatch on any machine.\n\n"
+        + _table(("machines", "model", "runs", "devices", "tp", "pp", "cp", "ep"), rows)
+    )
+
+
+def _assumptions() -> str:
+    rows = (
+        (each.name, each.target, each.recompute, str(each.zero), each.grad_precision, each.reason) for each in stacks()
+    )
+    return _table(("stack", "profile", "recompute", "ZeRO", "gradients", "reason"), rows)
