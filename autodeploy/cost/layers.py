@@ -72,7 +72,8 @@ def layer_costs(model: Model, job: Job, machine: Machine, plan: LayerLike) -> di
 
 
 def _op_cost(machine: Machine, job: Job, op: Op, traffic: Traffic) -> OpCost:
-    seconds = op_s(machine.cluster.device, machine.profile, job, op)
+    forward_s, backward_s = op_s(machine.cluster.device, machine.profile, job, op)
+    seconds = (machine.slowest * forward_s, machine.slowest * backward_s)
     if not op.transfers:
         return OpCost(*seconds, None, kernels(op))
     forward = [traffic.load(transfer, transfer.forward, seconds[0]) for transfer in op.transfers]

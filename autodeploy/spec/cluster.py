@@ -53,6 +53,8 @@ class Device:
     hbm_max_frac: Frac
     kernel_gap_s: Positive
     """Device idle between two kernels of one stream."""
+    spread_frac: LostFrac = 0.0
+    """Standard deviation of the speed of equal devices of one cluster."""
     issue_s: Positive
     """Host time to launch one kernel: a floor under every layer."""
     stall_s: NotNegative = 0.0

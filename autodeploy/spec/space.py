@@ -73,8 +73,8 @@ class Space:
 
     @property
     def machine(self) -> Machine:
-        """Cluster and profile."""
-        return Machine(cluster=self.cluster, profile=self.target.profile)
+        """Cluster, profile and how many devices work in step."""
+        return Machine(cluster=self.cluster, profile=self.target.profile, devices=self.devices)
 
 
 def with_values(space: Space, **values: Any) -> Space:
