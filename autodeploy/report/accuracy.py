@@ -13,7 +13,7 @@ from autodeploy.fidelity.document import Validation, summary
 from autodeploy.fidelity.score import Group, groups_of
 
 MOST_GROUPS = 12
-ERROR_COLUMNS = ("runs", "median |error|", "90 % within", "bias")
+ERROR_COLUMNS = ("runs", "median error", "90 % within", "bias")
 
 
 def error_cells(errors: Mapping[str, Any]) -> tuple[str, str, str, str]:

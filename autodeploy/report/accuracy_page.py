@@ -112,7 +112,7 @@ def _residuals(found: Sequence[Residual]) -> str:
         )
         for each in found
     )
-    return _table(("factor", "bin", "runs", "bias", "median |error|"), rows)
+    return _table(("factor", "bin", "runs", "bias", "median error"), rows)
 
 
 def _worst(known: Sequence[Prediction]) -> str:
