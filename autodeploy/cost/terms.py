@@ -19,15 +19,19 @@ class Term:
     inputs: tuple[str, ...] = ()
 
 
-_PEAK = ("device.peak_flop_per_s", "device.matmul_max_frac", "device.tile_overhead_s", "device.hbm_max_frac")
+_PEAK = (
+    "device.peak_flop_per_s", "device.matmul_max_frac", "device.tile_overhead_s", "device.hbm_max_frac",
+    "device.spread_frac",
+)  # fmt: skip
 _LINKS = (
-    "node.link_max_frac", "node.latency_s", "fabric.link_max_frac", "fabric.latency_s", "pipelined_collectives",
+    "node.link_max_frac", "node.latency_s", "node.ramp_s_per_sqrt_byte", "fabric.link_max_frac", "fabric.latency_s",
+    "fabric.ramp_s_per_sqrt_byte", "pipelined_collectives",
 )  # fmt: skip
 
 TIME: tuple[Term, ...] = (
     Term(
         name="matmul", meaning="dense matrix products, forward and backward",
-        formula="max(waves (2 tm tn k cores / peak + t_tile), bytes / hbm) + gap",
+        formula="(max(waves (2 tm tn k cores / peak + t_tile), bytes / hbm) + gap) x slowest of n devices",
         source="tiles in waves: 910B2C shapes (mamf-finder), H800 shapes (DeepGEMM)", inputs=_PEAK,
     ),
     Term(
@@ -37,16 +41,17 @@ TIME: tuple[Term, ...] = (
     ),
     Term(
         name="attention", meaning="fused causal attention core",
-        formula="s T a (d_qk + d_v) / (eta peak), backward 2.5 x", source="FlashAttention benchmarks (Dao-AILab)",
-        inputs=("device.attention_forward_frac", "device.attention_backward_frac"),
+        formula="2 keys T a (d_qk + d_v) / (eta peak), eta = f l / (l + l_half), backward 2.5 x",
+        source="cudnn-frontend and FlashAttention benchmarks",
+        inputs=("device.attention_forward_frac", "device.attention_backward_frac", "device.attention_half_len"),
     ),
     Term(
         name="vector", meaning="norms, activations, rope, permutation, residuals, loss",
         formula="bytes / (hbm phi) + gap", source="fused traffic of each op", inputs=("device.hbm_max_frac",),
     ),
     Term(
-        name="launch", meaning="device waiting for the host to launch kernels",
-        formula="max(kernels t_issue - engines, 0) per layer", source="host floor", inputs=("device.issue_s",),
+        name="launch", meaning="device waiting for the host: launches, counts of routed tokens",
+        formula="max(kernels t_issue - engines, 0) per layer + stalls", source="host floor", inputs=("device.issue_s",),
     ),
     Term(
         name="recompute", meaning="forward work repeated in the backward pass",
@@ -54,8 +59,8 @@ TIME: tuple[Term, ...] = (
         inputs=_PEAK,
     ),
     Term(
-        name="tensor_parallel", meaning="all-gathers and reduce-scatters of tensor parallelism, never hidden",
-        formula="(m-1)/m S / B_node + (N-1)/N S/m / B_fabric + latency", source="arXiv 2205.05198; nccl-tests docs",
+        name="tensor_parallel", meaning="all-gathers and reduce-scatters of tensor parallelism in the open",
+        formula="(m-1)/m S / B_node + (N-1)/N S/m / B_fabric + c sqrt(S) + latency; cut in 4 beside the product", source="arXiv 2205.05198; nccl-tests docs",
         inputs=_LINKS,
     ),
     Term(
