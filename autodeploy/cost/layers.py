@@ -73,7 +73,7 @@ def layer_costs(model: Model, job: Job, machine: Machine, plan: LayerLike) -> di
 
 def _op_cost(machine: Machine, job: Job, op: Op, traffic: Traffic) -> OpCost:
     forward_s, backward_s = op_s(machine.cluster.device, machine.profile, job, op)
-    seconds = (machine.slowest * forward_s, machine.slowest * backward_s)
+    seconds = (machine.slowest_over_typical * forward_s, machine.slowest_over_typical * backward_s)
     if not op.transfers:
         return OpCost(*seconds, None, kernels(op))
     forward = [traffic.load(transfer, transfer.forward, seconds[0]) for transfer in op.transfers]

@@ -60,7 +60,8 @@ TIME: tuple[Term, ...] = (
     ),
     Term(
         name="tensor_parallel", meaning="all-gathers and reduce-scatters of tensor parallelism in the open",
-        formula="(m-1)/m S / B_node + (N-1)/N S/m / B_fabric + c sqrt(S) + latency; cut in 4 beside the product", source="arXiv 2205.05198; nccl-tests docs",
+        formula="(m-1)/m S / B_node + (N-1)/N S/m / B_fabric + c sqrt(S) + latency; cut in 4 beside the product",
+        source="arXiv 2205.05198; nccl-tests docs",
         inputs=_LINKS,
     ),
     Term(

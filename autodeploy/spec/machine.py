@@ -20,7 +20,7 @@ class Machine:
     """That work in step."""
 
     @property
-    def slowest(self) -> float:
+    def slowest_over_typical(self) -> float:
         """Time of the slowest of the devices over the typical one's, where all wait for it.
 
         Formula: 1 + spread sqrt(2 ln n), the expected largest of n normal deviations

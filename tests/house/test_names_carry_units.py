@@ -22,6 +22,7 @@ ALLOWED = {
     "Sweep.base": "values of any field, under that field's name",
     "Sweep.matrix": "as base",
     "Cell.values": "as base",
+    "Machine.slowest_over_typical": "a ratio of one and more: both are in the name",
     "Stack.expert_imbalance": "as Job.expert_imbalance",
     "Row.value": "its unit is in the column `metric` (docs/validate.md)",
     "Row.params_b": "a column of tables of runs: parameters in 10^9",
