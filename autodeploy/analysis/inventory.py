@@ -25,7 +25,7 @@ def tokens_of(job: Job, plan: LayerLike) -> Tokens:
         whole=whole,
         part=whole / where(plan.sp, plan.tp, 1),
         seq=job.seq_len,
-        document=min(job.document_len or job.seq_len, job.seq_len),
+        document=job.mean_document,
         sp=1.0 * plan.sp,
         tp=plan.tp,
         cp=plan.cp,

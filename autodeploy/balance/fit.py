@@ -20,7 +20,7 @@ from autodeploy.cost.memory import (
     transient_bytes,
 )  # fmt: skip
 from autodeploy.cost.sharding import gathered_bytes
-from autodeploy.numeric import Num, is_column, minimum, where
+from autodeploy.numeric import Num, is_column, largest, minimum, where
 from autodeploy.schedule.orders import Shape, live_chunks, pareto_maxima, warm_up
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
@@ -37,11 +37,13 @@ MEMORY_TERMS = (
 class Budget:
     """What is the same for all stages of a plan."""
 
-    bytes_per_param: tuple[Num, Num, Num]
-    """Dense, expert, frozen."""
+    bytes_per_param: Params
+    """Resident bytes of one parameter of each sort."""
     communicators: Num
     boundary: Num
-    """p2p buffers, and layers whose sharded weights are whole."""
+    """p2p buffers."""
+    gathered: Mapping[Kind, Num]
+    """Per kind of layer: its sharded weights and gradients while they are whole; empty where none are."""
     capacity_bytes: float
     """Usable memory less what fragmentation takes of it."""
 
@@ -63,7 +65,8 @@ def budget(
     return Budget(
         bytes_per_param=bytes_per_param(job, plan),
         communicators=communicator_bytes(machine, model, plan),
-        boundary=boundary + gathered_bytes(job, plan, costs),
+        boundary=boundary,
+        gathered=gathered_bytes(job, plan, costs),
         capacity_bytes=machine.cluster.device.usable_bytes * left,
     )
 
@@ -92,10 +95,13 @@ def _live_layers(shape: Shape, role: Role) -> Moments:
 
 def fit_stage(limits: Budget, role: Role, ladder: Ladder, moments: Moments, params: Params) -> StageMemory:
     """Climb the ladder while the stage is over the device; the highest rung stands if none fits."""
-    dense, experts, frozen = limits.bytes_per_param
-    fixed = dense * params.dense + experts * params.experts + limits.communicators + limits.boundary
-    if is_column(params.frozen) or params.frozen:
-        fixed = fixed + frozen * params.frozen
+    each = limits.bytes_per_param
+    fixed = each.dense * params.dense + each.experts * params.experts + limits.communicators + limits.boundary
+    for count, held in ((params.frozen, each.frozen), (params.frozen_experts, each.frozen_experts)):
+        if is_column(count) or count:
+            fixed = fixed + held * count
+    if limits.gathered:
+        fixed = fixed + largest([limits.gathered[kind] for kind in role.kinds])
     rung: Num = 0
     allocated = fixed + _rung_bytes(ladder, role, moments, 0)
     over = allocated > limits.capacity_bytes
@@ -133,7 +139,8 @@ def memory_terms(
     rung = int(memory.rung)
     terms = resident_terms(job, plan, params)
     terms["activations"] = activation_bytes(ladder.kept_bytes, moments, rung)
-    terms["transient"] = transient_bytes(ladder.transient_bytes, role, rung) + limits.boundary
+    whole = largest([limits.gathered[kind] for kind in role.kinds]) if limits.gathered else 0.0
+    terms["transient"] = transient_bytes(ladder.transient_bytes, role, rung) + limits.boundary + whole
     terms["communicators"] = limits.communicators
     lost = machine.cluster.fragmentation_frac
     terms["fragmentation"] = memory.allocated_bytes * lost / (1.0 - lost)

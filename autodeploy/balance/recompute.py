@@ -14,7 +14,7 @@ import numpy as np
 
 from autodeploy.analysis.ops import MODULE_WORDS, REBUILDABLE, Module
 from autodeploy.cost.layers import LayerCost
-from autodeploy.cost.load import Load
+from autodeploy.cost.load import Load, sum_loads
 from autodeploy.errors import spec_error
 from autodeploy.numeric import Num, gather, is_column, order_of, pick, total, where
 from autodeploy.spec.model import Kind
@@ -118,7 +118,7 @@ def ladder(
     order = _order(costs, counts, modules, chosen or ())
     first, last = _ends(policy, len(modules), len([m for m in modules if m in (chosen or ())]))
     buffers = 2.0 if overlap == Overlap.PAIR else 0.0
-    climbs = {kind: _climb(cost, modules, order, buffers) for kind, cost in costs.items()}
+    climbs = {kind: _climb(_folded(cost, modules), modules, order, buffers) for kind, cost in costs.items()}
     share = full_share(policy)
     if share is not None:
         first = last = len(modules)
@@ -157,6 +157,19 @@ def _order(
 
 Climb = tuple[tuple[Num, ...], tuple[Num, ...], list[Load]]
 """Kept bytes, transient bytes and extra load, one entry a rung."""
+
+
+def _folded(cost: LayerCost, modules: Sequence[Module]) -> LayerCost:
+    """The cost with what a stack cannot rebuild by itself put to the whole layer, which it can."""
+    apart = [module for module in REBUILDABLE if module not in modules]
+    if Module.FULL not in modules or not apart:
+        return cost
+    rows, work = list(cost.rows_bytes), list(cost.rebuild)
+    rows[Module.FULL] = total([rows[Module.FULL], *(rows[module] for module in apart)])
+    work[Module.FULL] = sum_loads([work[Module.FULL], *(work[module] for module in apart)])
+    for module in apart:
+        rows[module], work[module] = 0.0, Load()
+    return replace(cost, rows_bytes=tuple(rows), rebuild=tuple(work))
 
 
 def _climb(cost: LayerCost, modules: Sequence[Module], order: Sequence[Num], buffers: float) -> Climb:

@@ -72,7 +72,7 @@ class Rates(NamedTuple):
 def gather_rates(cluster: Cluster, group: Span) -> Rates:
     """All-gather or reduce-scatter per byte of the whole tensor; an all-reduce is two of them.
 
-    Formula: (m-1)/m * S / B_node + (N-1)/N * (S/m) / B_fabric, each plus c sqrt(S) and latency per doubling of ranks
+    Formula: (m-1)/m * S / B_node + c sqrt(S), (N-1)/N * (S/m) / B_fabric + c sqrt(S/m), plus latency per doubling
     Source: model.md 6.1; NVIDIA/nccl-tests doc/PERFORMANCE.md; the three terms fit nccl-tests logs within 3 %.
     """
     m, nodes = group

@@ -85,7 +85,7 @@ def _attention(device: Device, profile: Profile, job: Job, op: Op) -> tuple[Num,
         return _product(
             device, op, ELEMENT_BYTES, how if op.aligned else how._replace(flop_per_s=UNALIGNED * how.flop_per_s)
         )
-    length = job.document_len or job.seq_len
+    length = job.mean_document
     kernel = {"flash2": device.flash2_frac, "flash1": device.flash1_frac}.get(profile.attention, 1.0)
     wide = minimum(op.k / device.attention_full_width, 1.0) if device.attention_full_width else 1.0
     peak = device.peak_flop_per_s * kernel * wide * length / (length + device.attention_half_len)
@@ -118,5 +118,5 @@ def accumulation_bytes(profile: Profile, job: Job) -> float:
 
 def kernels(op: Op) -> tuple[int, int]:
     """Kernels launched forward and backward."""
-    backward = 2 if op.engine in (Engine.MATMUL, Engine.EXPERTS) else 1
+    backward = 2 if op.engine in (Engine.MATMUL, Engine.EXPERTS) and op.trained else 1
     return op.kernels, backward * op.kernels

@@ -45,7 +45,8 @@ class LayerCost:
     expert_params: Num
     """Trained parameters whose state is sharded over edp."""
     frozen_params: Num
-    """Parameters of which only the weights are held."""
+    frozen_expert_params: Num
+    """Parameters of which only the weights are held, by the group that shares them."""
     forward_terms: Mapping[str, Num]
     backward_terms: Mapping[str, Num]
 
@@ -92,7 +93,7 @@ def _layer(machine: Machine, ops: tuple[Op, ...], costs: Mapping[int, OpCost], t
     backward_terms, backward = _pass(machine, ops, costs, 1)
     copies = [t.bytes for op in ops for t in op.transfers if t.group is Group.EP]
     gathered = traffic.gathered_bytes(copies[0]) if copies else 0.0
-    trained = [op for op in ops if op.trained]
+    trained, frozen = [op for op in ops if op.trained], [op for op in ops if not op.trained]
     return LayerCost(
         forward=forward,
         backward=backward,
@@ -103,7 +104,8 @@ def _layer(machine: Machine, ops: tuple[Op, ...], costs: Mapping[int, OpCost], t
         dense_params=params(trained, Shard.TP) + params(trained, Shard.REPLICATED),
         split_params=params(trained, Shard.TP),
         expert_params=params(trained, Shard.EXPERT),
-        frozen_params=params([op for op in ops if not op.trained]),
+        frozen_params=params(frozen, Shard.TP) + params(frozen, Shard.REPLICATED),
+        frozen_expert_params=params(frozen, Shard.EXPERT),
         forward_terms=forward_terms,
         backward_terms=backward_terms,
     )

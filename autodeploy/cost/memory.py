@@ -53,6 +53,7 @@ class Params(NamedTuple):
     dense: Num
     experts: Num
     frozen: Num = 0.0
+    frozen_experts: Num = 0.0
 
 
 def stage_params(model: Model, pp: int, role: Role, costs: Mapping[Kind, LayerCost]) -> Params:
@@ -60,11 +61,12 @@ def stage_params(model: Model, pp: int, role: Role, costs: Mapping[Kind, LayerCo
     dense = [role.count(kind) * costs[kind].dense_params for kind in role.kinds]
     experts = [role.count(kind) * costs[kind].expert_params for kind in role.kinds]
     frozen = [role.count(kind) * costs[kind].frozen_params for kind in role.kinds]
+    idle = [role.count(kind) * costs[kind].frozen_expert_params for kind in role.kinds]
     copies = vocabulary_copies(model, pp, role)
     if copies:
         dense.append(copies * costs[Kind.EMBEDDING].split_params)
         frozen.append(copies * costs[Kind.EMBEDDING].frozen_params)
-    return Params(total(dense), total(experts), total(frozen))
+    return Params(total(dense), total(experts), total(frozen), total(idle))
 
 
 def state_shards(plan: PlanLike) -> tuple[Num, Num]:
@@ -79,19 +81,21 @@ def resident_terms(job: Job, plan: PlanLike, params: Params) -> dict[str, Num]:
     first = state_bytes(job, plan.zero, params.dense, dense_shards)
     second = state_bytes(job, plan.zero, params.experts, expert_shards)
     terms = {name: first[name] + second[name] for name in first}
-    return terms | {"weights": terms["weights"] + frozen_byte(plan) * params.frozen}
+    held = frozen_bytes(plan)
+    return terms | {"weights": terms["weights"] + held[0] * params.frozen + held[1] * params.frozen_experts}
 
 
-def frozen_byte(plan: PlanLike) -> Num:
-    """Resident bytes of a frozen parameter."""
-    return WEIGHT_BYTES / where(plan.zero >= 3, state_shards(plan)[0], 1.0)
+def frozen_bytes(plan: PlanLike) -> tuple[Num, Num]:
+    """Resident bytes of a frozen parameter, dense and of an expert."""
+    dense, expert = state_shards(plan)
+    return WEIGHT_BYTES / where(plan.zero >= 3, dense, 1.0), WEIGHT_BYTES / where(plan.zero >= 3, expert, 1.0)
 
 
-def bytes_per_param(job: Job, plan: PlanLike) -> tuple[Num, Num, Num]:
-    """Resident bytes of one dense, one expert and one frozen parameter."""
+def bytes_per_param(job: Job, plan: PlanLike) -> Params:
+    """Resident bytes of one parameter of each sort."""
     shards = state_shards(plan)
     dense, expert = (total(list(state_bytes(job, plan.zero, 1.0, each).values())) for each in shards)
-    return dense, expert, frozen_byte(plan)
+    return Params(dense, expert, *frozen_bytes(plan))
 
 
 def communicator_bytes(machine: Machine, model: Model, plan: PlanLike) -> Num:

@@ -10,7 +10,7 @@ import numpy as np
 
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.tail import PARAM_BYTES, DataParallel, shard_sync_s
-from autodeploy.numeric import Num, largest, maximum, where
+from autodeploy.numeric import Num, maximum, where
 from autodeploy.spec.job import Job
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Kind
@@ -37,7 +37,7 @@ def shard_traffic(
 
 
 def _of_layer(machine: Machine, job: Job, plan: PlanLike, dp: DataParallel, cost: LayerCost) -> ShardTraffic:
-    held = (cost.dense_params + cost.frozen_params, cost.expert_params)
+    held = (cost.dense_params + cost.frozen_params, cost.expert_params + cost.frozen_expert_params)
     gather = where(plan.zero >= 3, shard_sync_s(machine, dp, held, PARAM_BYTES), 0.0)
     trained = (cost.dense_params, cost.expert_params)
     scatter = where(plan.zero >= 2, shard_sync_s(machine, dp, trained, job.grad_bytes), 0.0)
@@ -51,12 +51,17 @@ def _open(machine: Machine, transfer_s: Num, beside_s: Num) -> Num:
     return maximum(transfer_s - beside_s, 0.0) if machine.profile.overlap_weight_gather else transfer_s
 
 
-def gathered_bytes(job: Job, plan: PlanLike, costs: Mapping[Kind, LayerCost]) -> Num:
-    """Whole weights and gradients beside the sharded ones: two layers' weights under zero 3, one layer's gradients from
-    zero 2 on. Source: model.md 3; PyTorch FSDP, prefetch of one unit."""
+def gathered_bytes(job: Job, plan: PlanLike, costs: Mapping[Kind, LayerCost]) -> dict[Kind, Num]:
+    """Whole weights and gradients of one kind of layer beside the sharded ones: two layers' weights under zero 3, one
+    layer's gradients from zero 2 on; empty where no plan shards them. Source: model.md 3; PyTorch FSDP prefetches one
+    unit."""
     if not np.any(plan.zero >= 2):  # static: whether any plan asks
-        return 0.0
-    held = largest([cost.dense_params + cost.expert_params + cost.frozen_params for cost in costs.values()])
-    trained = largest([cost.dense_params + cost.expert_params for cost in costs.values()])
+        return {}
+    return {kind: _whole_bytes(job, plan, cost) for kind, cost in costs.items()}
+
+
+def _whole_bytes(job: Job, plan: PlanLike, cost: LayerCost) -> Num:
+    trained = cost.dense_params + cost.expert_params
+    held = trained + cost.frozen_params + cost.frozen_expert_params
     weights = where(plan.zero >= 3, GATHERED_LAYERS * PARAM_BYTES * held, 0.0)
     return weights + where(plan.zero >= 2, job.grad_bytes * trained, 0.0)

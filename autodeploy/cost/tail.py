@@ -132,11 +132,10 @@ def stage_tail(
     seconds of one microbatch, and the parameters of vocabulary matrices that it shares with another stage."""
     profile = machine.profile
     trained = (params.dense, params.experts)
-    if profile.scatter_gradients:
-        grads = dp.grad_rounds * shard_sync_s(machine, dp, trained, job.grad_bytes)
-        grads = grads + _copies_s(machine, plan, dp, trained, job.grad_bytes)
-    else:
-        grads = where(plan.zero >= 2, 0.0, 2.0) * _both_s(machine, dp.whole, trained, job.grad_bytes)
+    grads = dp.grad_rounds * shard_sync_s(machine, dp, trained, job.grad_bytes)
+    grads = grads + _copies_s(machine, plan, dp, trained, job.grad_bytes)
+    if not profile.scatter_gradients:
+        grads = where(plan.zero >= 2, grads, 2.0 * _both_s(machine, dp.whole, trained, job.grad_bytes))
     gathered = dp.param_rounds * shard_sync_s(machine, dp, trained, PARAM_BYTES)
     return StageTail(
         grad_sync=_exposed(profile, overlap, grads, windows[1]),

@@ -77,7 +77,7 @@ TIME: tuple[Term, ...] = (
     ),
     Term(
         name="expert_exchange", meaning="expert all-to-all that nothing hides",
-        formula="flat: kX(1-1/N) / B_fabric; hier: X(N-1) / B_fabric + kX(m-1)/m / B_node; x imbalance",
+        formula="flat: kX(1-1/N) / B_fabric; hier: X(N-1) / B_fabric + kX(m-1)/m / B_node; dedup: XD(1-1/N) / B_fabric",
         source="arXiv 2603.07685; MindSpeed hierarchical-alltoallv", inputs=_LINKS,
     ),
     Term(
@@ -110,15 +110,17 @@ TIME: tuple[Term, ...] = (
 
 MEMORY: tuple[Term, ...] = (
     Term(
-        name="weights", meaning="bf16 weights", formula="2 x", source="Megatron-LM theoretical_memory_usage.py",
+        name="weights", meaning="bf16 weights", formula="2 x (/ D under zero 3)",
+        source="Megatron-LM theoretical_memory_usage.py",
     ),
     Term(
-        name="gradients", meaning="accumulated gradients", formula="4 x (2 x in bf16)",
+        name="gradients", meaning="accumulated gradients", formula="4 x (2 x in 16 bits; / D from zero 2)",
         source="Megatron-LM theoretical_memory_usage.py",
     ),
     Term(
         name="optimizer", meaning="fp32 master weights and Adam moments",
-        formula="12 x / D; D = dp cp, for experts edp", source="arXiv 1910.02054; Megatron-LM distributed optimizer",
+        formula="12 x / D; D = dp cp / replicas, for experts edp / replicas",
+        source="arXiv 1910.02054; Megatron-LM distributed optimizer",
     ),
     Term(
         name="activations", meaning="rows of all live microbatches",

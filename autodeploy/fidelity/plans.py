@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from autodeploy.errors import Fault, SpecError
 from autodeploy.fidelity.rows import Row
-from autodeploy.fidelity.stacks import Stack
+from autodeploy.fidelity.stacks import Stack, policies
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import compress
 from autodeploy.spec.model import Model
@@ -20,13 +20,6 @@ MODULES = {
     "core_attn": "core_attn", "activation-function": "mlp_act+moe_act", "layer": "full",
 }  # fmt: skip
 """Words for recomputed modules in tables of runs, and ours."""
-POLICIES = {
-    "selective(op)": "full:0.5", "selective(save_dot_only)": "full:0.25", "selective(save_qkv_proj)": "full:0.9",
-    "selective(save_qkv_out_proj)": "full:0.75", "selective(custom remat policy)": "full:0.6",
-}  # fmt: skip
-"""Policies that keep some products, as the share of a forward pass that is run again: torchtitan keeps every second
-product and the attention (a half); PaxML keeps all products (vector chains and attention run again), or the projections
-only."""
 FULL = re.compile(r"full(?:\(.*\))?(?:/(uniform|block|unspecified)/(\d+))?")
 
 
@@ -184,8 +177,8 @@ def recompute_of(row: Row, stack: Stack, model: Model) -> str:
     text = row.recompute.strip().lower()
     if not text:
         return stack.recompute
-    if text in POLICIES:
-        return POLICIES[text]
+    if text in policies():
+        return policies()[text]
     if text.startswith("full"):
         return _full(text, row, model)
     if text.startswith(("selective", "activation", "norm", "comm")):

@@ -110,10 +110,15 @@ class Unread:
     reason: str
     use: str = ""
     complete: bool = False
-    """The source stated the whole configuration (`cfg=full`)."""
+    """The source stated the whole configuration."""
 
 
 FIELDS = tuple(f.name for f in fields(Row))
+
+
+def is_complete(notes: str) -> bool:
+    """Whether a source stated the whole configuration: `cfg=full`, or a script of the same commit (`trust=A`, `B`)."""
+    return "cfg=full" in notes or "trust=A" in notes or "trust=B" in notes
 
 
 def read_rows(path: Path) -> tuple[list[Row], list[Unread]]:
@@ -145,7 +150,7 @@ def _sort_in(line: Mapping[str, Any], number: int, rows: list[Row], unread: list
     if name in {row.id for row in rows}:
         faults.append(f"id {name!r} is used twice")
     if faults:
-        complete = "cfg=full" in cells.get("notes", "")
+        complete = is_complete(cells.get("notes", ""))
         unread.append(
             Unread(
                 id=name,

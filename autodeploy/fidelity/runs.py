@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from autodeploy.errors import Fault, SpecError
 from autodeploy.fidelity.machines import cluster_of, profile_of
 from autodeploy.fidelity.measured import peak_memory_bytes, step_seconds
 from autodeploy.fidelity.plans import job_of, plan_of
-from autodeploy.fidelity.rows import Row, Unread, read_rows
+from autodeploy.fidelity.rows import Row, Unread, is_complete, read_rows
 from autodeploy.fidelity.shapes import model_of
 from autodeploy.fidelity.stacks import Stack, stack_of
 from autodeploy.formats.short import ORDER, short_form
@@ -48,7 +47,7 @@ class Run:
     @property
     def complete(self) -> bool:
         """The source states the whole configuration."""
-        return "cfg=full" in self.row.notes or bool(re.search(r"trust=[AB]", self.row.notes))
+        return is_complete(self.row.notes)
 
 
 def read_runs(path: Path) -> tuple[list[Run], list[Unread]]:
@@ -61,7 +60,7 @@ def read_runs(path: Path) -> tuple[list[Run], list[Unread]]:
         except SpecError as error:
             reason = "; ".join(" ".join(part for part in (f.path, f.problem) if part) for f in error.faults)
             unread.append(
-                Unread(id=row.id, source=row.source, reason=reason, use=row.use, complete="cfg=full" in row.notes)
+                Unread(id=row.id, source=row.source, reason=reason, use=row.use, complete=is_complete(row.notes))
             )
     return runs, unread
 

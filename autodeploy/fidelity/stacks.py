@@ -60,16 +60,39 @@ class Stack:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """A policy of a source that keeps some products and runs the rest of a forward pass again."""
+
+    word: str
+    """As its rows have it."""
+    means: str
+    """As a recompute policy of ours."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Assumptions:
     """The file of assumptions."""
 
+    policy: tuple[Policy, ...]
     stack: tuple[Stack, ...]
 
 
 @cache
+def assumptions() -> Assumptions:
+    """The whole file."""
+    return parse(Assumptions, read_mapping(ASSUMPTIONS), source=str(ASSUMPTIONS))
+
+
 def stacks() -> tuple[Stack, ...]:
     """All stacks, in the order in which they are tried."""
-    return parse(Assumptions, read_mapping(ASSUMPTIONS), source=str(ASSUMPTIONS)).stack
+    return assumptions().stack
+
+
+@cache
+def policies() -> dict[str, str]:
+    """Policies of sources, and ours."""
+    return {policy.word: policy.means for policy in assumptions().policy}
 
 
 @cache

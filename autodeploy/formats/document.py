@@ -38,6 +38,10 @@ ENUM_WORDS = {
 }
 
 
+LATER = ("cp_comm", "replicas")
+"""Plan fields that documents of schema 1.0 did not always have: without them they have their defaults."""
+
+
 def tool_version() -> str:
     """Version of the installed package."""
     return version("autodeploy")
@@ -219,7 +223,9 @@ def document_plan(data: Mapping[str, Any], rank: int, source: str) -> Plan:
         raise spec_error("plan", f"no rank {rank}", allowed, source=source)
     try:
         fields = dict(plans[rank - 1]["plan"])
-        codes = {name: ENUM_WORDS[name].index(fields[name]) for name in ENUM_WORDS}
+        codes = {
+            name: ENUM_WORDS[name].index(fields[name]) for name in ENUM_WORDS if name in fields or name not in LATER
+        }
     except (KeyError, TypeError, ValueError) as error:
         raise spec_error(f"plans[{rank - 1}].plan", f"not a plan: {error}", source=source) from error
     return parse(Plan, fields | codes, f"{source}: plans[{rank - 1}].plan")

@@ -149,7 +149,8 @@ def _subject(space: Space, result: PlanResult, target: str) -> Subject:
 def _refusals(subject: Subject) -> list[str]:
     """Rules of the target that the arranged plan breaks: it may come from another target's space."""
     known = [module for module in subject.rebuilt if module in subject.target.profile.modules]
-    policy = FULL if FULL in known else "+".join(known) or "none"
+    shares = [word for stage in subject.arrangement.recompute for word in stage if ":" in word]
+    policy = shares[0] if shares else FULL if FULL in known else "+".join(known) or "none"
     asked = replace(subject.plan, layout=subject.arrangement.layout, recompute=policy)
     space = replace(subject.space, target=subject.target, only=(), ban=())
     return [f"plan: {subject.target.name} refuses it by {rule}" for rule in broken_rules(space, asked)]

@@ -13,19 +13,21 @@ def window_of(sheet: Sheet) -> int:
     window = data.get("sliding_window")
     if data.get("use_sliding_window") is False or isinstance(window, bool) or not isinstance(window, int):
         return 0
-    return max(window, 0)
+    return max(window, 0) if window_frac_of(sheet) > 0.0 else 0
 
 
 def window_frac_of(sheet: Sheet) -> float:
     """Share of the layers that are windowed: listed, every n-th one full, or what the class does; else all."""
     data = sheet.level.data
     listed, pattern = data.get("layer_types"), data.get("sliding_window_pattern")
-    if isinstance(listed, list) and SLIDING in listed:
+    if isinstance(listed, list) and listed:
         return listed.count(SLIDING) / len(listed)
     if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern > 1:
         return (pattern - 1) / pattern
     share = sheet.family.values.get("window_frac", 1.0)
-    return float(share) if isinstance(share, (int, float)) else 1.0
+    if "window_frac" in sheet.family.values:
+        sheet.assumed.append(f"attention: a window in {share:.0%} of the layers, as the class has it")
+    return float(share)
 
 
 def is_biased(sheet: Sheet) -> bool:

@@ -23,6 +23,10 @@ COVERS = {
 """What a module of --recompute-modules rebuilds, in our modules; the names are the same."""
 CP_COMM_TYPES = {CpComm.RING: "p2p", CpComm.GATHER: "all_gather", CpComm.ULYSSES: "a2a"}
 DEDUP_FLAGS: list[Flag] = [("--moe-token-dispatcher-type", "flex"), ("--moe-flex-dispatcher-backend", "deepep")]
+GRADIENT_FLAGS: dict[str, list[Flag]] = {
+    "fp32": [("--accumulate-allreduce-grads-in-fp32",)], "bf16": [("--grad-reduce-in-bf16",)], "fp16": [],
+}  # fmt: skip
+"""fp16 runs keep fp16 gradients by themselves."""
 NARROW_FLAGS: dict[str, Flag] = {"fp8": ("--fp8-format", "hybrid"), "nvfp4": ("--fp4-format", "e2m1")}
 REASONS = {"mlp_act": "--recompute-modules has only the whole mlp"}
 FULL_FLAGS: list[Flag] = [
@@ -101,8 +105,7 @@ def expert_flags(subject: Subject, pair_flag: str) -> list[Flag]:
 def optimizer_flags(subject: Subject) -> list[Flag]:
     """Number formats, where the optimizer state lives, and what travels beside the passes."""
     job, sharded = subject.space.job, subject.plan.zero > 0
-    reduce = "--accumulate-allreduce-grads-in-fp32" if job.grad_precision == "fp32" else "--grad-reduce-in-bf16"
-    flags: list[Flag] = [("--fp16",) if job.precision == "fp16" else ("--bf16",), (reduce,)]
+    flags: list[Flag] = [("--fp16",) if job.precision == "fp16" else ("--bf16",), *GRADIENT_FLAGS[job.grad_precision]]
     flags += [NARROW_FLAGS[job.precision]] if job.precision in NARROW_FLAGS else []
     flags += [("--use-distributed-optimizer",)] if sharded else []
     if subject.plan.replicas > 1:

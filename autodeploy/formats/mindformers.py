@@ -187,7 +187,8 @@ def _losses(subject: Subject, version: Version) -> list[str]:
     if more and "moe_act" not in version.patterns:
         losses.append(f"recompute moe on {stage_text(more)}: it rebuilds the activation of the experts as well")
     if subject.space.job.grad_precision != "fp32":
-        losses.append("job.grad_precision bf16: gradients have the format of the parameters, fp32 in the recipes")
+        kind = subject.space.job.grad_precision
+        losses.append(f"job.grad_precision {kind}: gradients have the format of the parameters, fp32 in the recipes")
     return losses
 
 

@@ -43,7 +43,8 @@ def draft(subject: Subject) -> Draft:
 
 def _context_flags(subject: Subject) -> list[Flag]:
     algorithm = "ulysses_cp_algo" if subject.plan.cp_comm is CpComm.ULYSSES else "megatron_cp_algo"
-    return [("--context-parallel-algo", algorithm)] if subject.plan.cp > 1 else []
+    overlap: list[Flag] = [("--use-cp-send-recv-overlap",)] if subject.plan.cp_comm is CpComm.RING else []
+    return [("--context-parallel-algo", algorithm), *overlap] if subject.plan.cp > 1 else []
 
 
 def _is_even(subject: Subject) -> bool:

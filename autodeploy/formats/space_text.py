@@ -22,7 +22,7 @@ COMMENTS = {
     "cp_comm": "ring | kvgather | ulysses: how context ranks share keys and values",
     "replicas": "copies of the sharded state; 1: one over dp x cp",
     "layout": "auto | even | light | apart | late, or a layout string",
-    "recompute": "none | fit | full, or modules joined by +",
+    "recompute": "none | fit | full | full:SHARE, or modules joined by +",
 }
 
 

@@ -55,7 +55,7 @@ def _result(
 ) -> PlanResult:
     step = float(steps.step_s[0])
     tokens = space.job.gbs * space.job.seq_len / step / space.devices
-    flop = flop_per_token(space.model, space.job.seq_len, space.job.mtp, document_len=space.job.document_len)
+    flop = flop_per_token(space.model, space.job.seq_len, space.job.mtp, document_len=space.job.mean_document)
     peak = space.cluster.device.peak_flop_per_s
     stages = _stages(space, plan, found, rungs, steps)
     busiest = max(range(len(stages)), key=lambda i: stages[i].busy_s + stages[i].tail_s)

@@ -31,6 +31,11 @@ class Job:
     in training runs); 1.0: routing forced even. Multiplies expert matmul, all-to-all and routed activations."""
 
     @property
+    def mean_document(self) -> int:
+        """Tokens of the document that a token stands in: at most the sequence."""
+        return min(self.document_len or self.seq_len, self.seq_len)
+
+    @property
     def grad_bytes(self) -> float:
         """Bytes of one gradient element as it is kept and reduced."""
         return 4.0 if self.grad_precision == "fp32" else 2.0

@@ -76,9 +76,9 @@ class Plan:
     replicas: Count = 1
     """Copies of the sharded state: it is spread over dp x cp / replicas ranks (hybrid sharding)."""
     layout: str
-    """`auto`, a rule (`even`, `light`, `apart`) or a layout string."""
+    """`auto`, a rule (`even`, `light`, `apart`, `late`) or a layout string."""
     recompute: str
-    """`none`, `fit`, `full`, or modules joined by `+`."""
+    """`none`, `fit`, `full`, `full:SHARE`, or modules joined by `+`."""
 
     @property
     def edp(self) -> int:

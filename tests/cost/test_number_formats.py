@@ -150,14 +150,14 @@ def test_all_of_the_model_is_frozen(name: str) -> None:
     model = model_of(name)
     costs, counts = costs_of(model, plan_of(), job_of(lora_rank=8)), kind_counts(model, mtp=True)
     size = model_size(model)
-    frozen = sum(counts[kind] * cost.frozen_params for kind, cost in costs.items())
+    frozen = sum(counts[kind] * (cost.frozen_params + cost.frozen_expert_params) for kind, cost in costs.items())
     assert frozen == pytest.approx(size.total + size.mtp, rel=1e-12)
     assert costs[Kind.EMBEDDING].dense_params == costs[Kind.HEAD].dense_params == 0.0
 
 
 def test_without_adapters_nothing_is_frozen() -> None:
     for cost in costs_of(model_of("deepseek-v3"), plan_of(ep=8)).values():
-        assert cost.frozen_params == 0.0
+        assert cost.frozen_params == cost.frozen_expert_params == 0.0
     ops = ops_of(model_of("deepseek-v3"), plan_of())[Kind.SPARSE]
     assert adapted(job_of(), ops) == ops
 

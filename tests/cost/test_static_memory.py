@@ -108,10 +108,10 @@ def test_more_shards_never_take_more(shards: int, zero: int) -> None:
 def test_dense_state_is_cut_over_dp_cp_and_expert_state_over_edp(degrees: dict[str, int]) -> None:
     plan = plan_of(**degrees)
     edp = plan.tp * plan.cp * plan.dp / (plan.etp * plan.ep)
-    dense, expert, frozen = bytes_per_param(job_of(), plan)
+    dense, expert, *frozen = bytes_per_param(job_of(), plan)
     assert dense == pytest.approx(6.0 + 12.0 / (plan.dp * plan.cp), rel=1e-12)
     assert expert == pytest.approx(6.0 + 12.0 / edp, rel=1e-12)
-    assert frozen == 2.0
+    assert frozen == [2.0, 2.0]
 
 
 def layout_of(name: str, pp: int, vpp: int, rule: str) -> Layout:

@@ -122,10 +122,10 @@ def test_the_tail_is_the_sum_of_its_terms() -> None:
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_resident_bytes_are_those_of_each_parameter(degrees: dict[str, int], zero: int) -> None:
     plan = plan_of(**degrees, zero=zero)
-    dense, expert, frozen = bytes_per_param(job_of(), plan)
-    params = PARAMS._replace(frozen=2e9)
+    dense, expert, frozen, idle = bytes_per_param(job_of(), plan)
+    params = PARAMS._replace(frozen=2e9, frozen_experts=1e9)
     total = sum(resident_terms(job_of(), plan, params).values())
-    assert total == pytest.approx(dense * 3e9 + expert * 5e9 + frozen * 2e9, rel=1e-12)
+    assert total == pytest.approx(dense * 3e9 + expert * 5e9 + frozen * 2e9 + idle * 1e9, rel=1e-12)
 
 
 @pytest.mark.parametrize(("degrees", "tokens"), [({}, 4096), ({"tp": 8}, 512), ({"tp": 8, "sp": False}, 4096)])

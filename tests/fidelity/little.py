@@ -16,7 +16,7 @@ from autodeploy.fidelity.runs import Run, read_runs, run_of
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "benchmarks" / "fidelity").glob("*.csv"))
 GPT: dict[str, Any] = {
-    "id": "run-1", "source": "our own machine room", "model": "megatron-gpt, little", "layers": 8, "hidden": 1024,
+    "id": "run-1", "source": "our own machine room", "model": "megatron-gpt little", "layers": 8, "hidden": 1024,
     "ffn_hidden": 4096, "heads": 16, "vocab": 51200, "seq_len": 2048, "hardware": "a100-80g-sxm", "gpus": 8,
     "gpus_per_node": 8, "tp": 1, "pp": 1, "cp": 1, "mbs": 1, "gbs": 64, "precision": "bf16", "recompute": "none",
     "overlap_notes": "", "metric": "step_time_s", "value": 2.0, "flops_convention": "", "oom": 0, "notes": "",
@@ -24,7 +24,7 @@ GPT: dict[str, Any] = {
 }  # fmt: skip
 """A dense model that every figure can be worked out for by hand: plain matrices, 4 h wide, one head a query."""
 SPARSE = GPT | {
-    "model": "Mixtral, little", "kv_heads": 8, "moe_ffn_hidden": 2048, "experts": 8, "topk": 2, "ep": 8,
+    "model": "Mixtral little", "kv_heads": 8, "moe_ffn_hidden": 2048, "experts": 8, "topk": 2, "ep": 8,
 }  # fmt: skip
 ASCEND = {"hardware": "atlas-900-a2-pod", "source": "readme-table"}
 BY_CLASS: dict[str, dict[str, Any]] = {
