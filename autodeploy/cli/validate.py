@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def form_of(**asked: bool) -> str:
 def run_validate(files: Sequence[Path], form: str, out: Path | None) -> int:
     """Read, predict, score and show; returns the exit code."""
     if out is not None:
-        check_writable(out)
+        _check_target(out, files)
     found = _validated(_asked(files))
     if form == "text" and out is None:
         console().print(accuracy_report(found))
@@ -45,6 +46,13 @@ def run_validate(files: Sequence[Path], form: str, out: Path | None) -> int:
     unread = len(found.unread)
     say(f"{len(found.predictions)} rows read, {unread} not" + (" (reasons in the answer)" if unread else ""))
     return DONE
+
+
+def _check_target(out: Path, files: Sequence[Path]) -> None:
+    """Refuse a file that cannot be written, or that is one of the tables."""
+    check_writable(out)
+    if out.resolve() in {path.resolve() for path in files}:
+        raise spec_error("--out", f"{out} is the table that is read", "another file")
 
 
 def _asked(files: Sequence[Path]) -> Sequence[Path]:
@@ -61,6 +69,10 @@ def _validated(files: Sequence[Path]) -> Validation:
     read = [read_runs(path) for path in files]
     runs = [run for found, _ in read for run in found]
     unread = [line for _, lines in read for line in lines]
+    twice = sorted(name for name, count in Counter(run.row.id for run in runs).items() if count > 1)
+    if twice:
+        where = " ".join(map(str, files))
+        raise spec_error("id", f"{' '.join(twice[:5])} in more than one table", "one row a run", source=where)
     if not runs:
         reasons = "; ".join(f"{line.id}: {line.reason}" for line in unread[:3]) or "it holds no rows"
         raise spec_error("", f"no row can be read: {reasons}", source=" ".join(map(str, files)))

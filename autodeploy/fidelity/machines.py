@@ -18,7 +18,10 @@ HARDWARE = {
     "h100-96g-sxm": "h100-96g", "gb200": "gb200-nvl72", "910a": "atlas-800",
 }  # fmt: skip
 """Names in tables of runs beside those of the catalog."""
-VARIANTS = {"910A": "atlas-800", "910B2": "atlas-800t-a2-910b2", "910B3": "atlas-800t-a2", "910B": ""}
+VARIANTS = {
+    "910A": "atlas-800", "910 32GB": "atlas-800", "910B2": "atlas-800t-a2-910b2", "910B3": "atlas-800t-a2",
+}  # fmt: skip
+"""Names of the part, where the machine is not named."""
 KERNELS: dict[str, Fusible] = {
     "use-fused-rmsnorm": "norm", "rms kernel": "norm", "fused-rmsnorm": "norm", "use-fused-swiglu": "activation",
     "fused-swiglu": "activation", "use-fused-rotary-pos-emb": "rope",

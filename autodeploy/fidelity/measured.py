@@ -13,13 +13,13 @@ from autodeploy.spec.job import Job
 from autodeploy.spec.model import GQA, Model, decoder_kinds
 from autodeploy.units import GIB, GIGA, MIB, TERA
 
-HARDWARE_FACTOR = 4.0 / 3.0
-"""Full recompute counted as a fourth forward pass."""
+PASSES = 3.0
+"""Forward passes that a training step counts; full recompute is one more, of all but the head."""
 AGREES = 0.03
 """A figure and its twin may differ by rounding."""
 _TWINS = (
-    (re.compile(r"published tokens/s \(all GPUs\) ([\d.]+)"), "tokens/s of all devices"),
-    (re.compile(r"published step time ([\d.]+) ?s(?! used)"), "step time"),
+    (re.compile(r"published tokens/s \(all GPUs\) (\d+(?:\.\d+)?)"), "tokens/s of all devices"),
+    (re.compile(r"published step time (\d+(?:\.\d+)?) ?s(?! used)"), "step time"),
 )
 
 
@@ -56,7 +56,10 @@ def published_flop(row: Row, job: Job, model: Model, stack: Stack, full_recomput
     elif "without the attention" in words:
         kind = "none"
     flop = halved + {"full": scores, "causal": 0.0, "none": -scores}[kind]
-    return flop * HARDWARE_FACTOR if "hardware" in words and full_recompute else flop
+    if "hardware" not in words or not full_recompute:
+        return flop
+    head = 2.0 * model.hidden * model.vocab * (1.0 + (model.mtp_depth if job.mtp else 0))
+    return flop + flop / PASSES - head
 
 
 def score_flop_per_token(model: Model, seq_len: int, mtp: bool) -> float:
@@ -105,7 +108,7 @@ def peak_memory_bytes(row: Row) -> float | None:
     """The measured peak of the fullest rank, where notes or the metric give one."""
     if UNITS.get(row.metric) == "peak_memory_gb" and row.value:
         return row.value * GIGA
-    found = re.search(r"peak_(mem|alloc)(_mib|_gib|_gb)?[=~ ]+([\d.]+) ?(GiB|GB|MiB)?", row.notes)
+    found = re.search(r"peak_(mem|alloc)(_mib|_gib|_gb)?[=~ ]+(\d+(?:\.\d+)?) ?(GiB|GB|MiB)?", row.notes)
     if not found:
         return None
     unit = (found[4] or (found[2] or "_gb").strip("_")).lower()

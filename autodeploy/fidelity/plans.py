@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Literal
 
 from autodeploy.errors import Fault, SpecError
 from autodeploy.fidelity.rows import Row
@@ -17,7 +17,7 @@ NARROW = {"fp8": "fp8", "nvfp4": "nvfp4", "fp16": "fp16", "o2 (amp)": "fp16"}
 MODULES = {
     "layernorm": "layernorm", "rmsnorm": "layernorm", "norm": "layernorm", "moe_act": "moe_act", "mlp": "mlp",
     "moe": "moe", "mla_up_proj": "mla_up_proj", "mla up-projection": "mla_up_proj", "shared_experts": "shared_experts",
-    "core_attn": "core_attn", "activation-function": "mlp_act+moe_act", "layer": "full",
+    "core_attn": "core_attn", "activation-function": "mlp_act+moe_act",
 }  # fmt: skip
 """Words for recomputed modules in tables of runs, and ours."""
 FULL = re.compile(r"full(?:\(.*\))?(?:/(uniform|block|unspecified)/(\d+))?")
@@ -93,7 +93,8 @@ def plan_of(row: Row, stack: Stack, model: Model) -> Plan:
 
 def _degrees(row: Row) -> dict[str, int]:
     """tp, pp, cp as stated, dp from the devices; a stated dp must agree."""
-    faults = [Fault(path=name, problem="is not stated") for name in ("tp", "pp") if getattr(row, name) is None]
+    needed = ("devices", "tp", "pp")
+    faults = [Fault(path=name, problem="is not stated") for name in needed if getattr(row, name) is None]
     if faults:
         raise SpecError(*faults)
     tp, pp, cp, devices = row.tp or 1, row.pp or 1, row.cp or 1, row.devices or 1
@@ -173,20 +174,23 @@ def _cp_comm(row: Row, stack: Stack) -> CpComm:
 
 
 def recompute_of(row: Row, stack: Stack, model: Model) -> str:
-    """The recompute policy of a row."""
+    """The recompute policy of a row. Raises `SpecError` for words that say none."""
     text = row.recompute.strip().lower()
     if not text:
         return stack.recompute
     if text in policies():
         return policies()[text]
+    if text in ("none", "none given") or text.startswith("num-layers="):  # no granularity: Megatron rebuilds nothing
+        return "none"
     if text.startswith("full"):
         return _full(text, row, model)
-    if text.startswith(("selective", "activation", "norm", "comm")):
+    if re.match(r"(selective|activation-function|norm|comm)\b", text):
         return _modules(text, model)
     if text.startswith("layers="):
         counts = [int(n) for n in re.findall(r"\d+", text)]
         return _share(sum(counts) / model.layers)
-    return "none"
+    allowed = "none, full, full/block/N, selective, selective(modules), layers=[..]"
+    raise SpecError(Fault(path="recompute", problem=f"{row.recompute!r} does not say what is rebuilt", allowed=allowed))
 
 
 def _full(text: str, row: Row, model: Model) -> str:
@@ -217,8 +221,6 @@ def _modules(text: str, model: Model) -> str:
     known = [part for word in words for part in MODULES.get(word.strip(), "").split("+") if part]
     if not known:
         return "core_attn"
-    if "full" in known:
-        return "full"
     useless = {"moe_act", "moe", "shared_experts"} if model.moe is None else {"mlp_act"}
     kept = [name for name in dict.fromkeys(known) if name not in useless]
     return "+".join(kept) or "none"
@@ -232,7 +234,7 @@ def layout_of(row: Row, model: Model, pp: int, vpp: int, mtp: bool) -> str:
         return stated[1].rstrip(";")
     listed = re.search(r"num-layer-list=([\d, ]+)", text)
     if listed and vpp == 1:
-        return _listed([int(n) for n in listed[1].split(",") if n.strip()], pp, model)
+        return _listed([int(n) for n in listed[1].split(",") if n.strip()], pp, model, mtp)
     slots = pp * vpp
     if slots > 2 and model.layers % slots and (model.layers + 2) % slots == 0:
         each = (model.layers + 2) // slots
@@ -240,10 +242,11 @@ def layout_of(row: Row, model: Model, pp: int, vpp: int, mtp: bool) -> str:
     return "even"
 
 
-def _listed(counts: list[int], slots: int, model: Model, mtp: bool = False) -> str:
+def _listed(counts: list[int], slots: int, model: Model, mtp: bool) -> str:
+    """Layers per slot as a layout, the MTP module and the head in the last; the even rule where they do not add up."""
     if len(counts) != slots or sum(counts) != model.layers or not all(counts[1:-1]):
         return "even"
-    parts: list[Any] = ["t" * count for count in counts]
+    parts = ["t" * count for count in counts]
     parts[0] = "E" + parts[0]
     parts[-1] += "m" * (model.mtp_depth if mtp else 0) + "L"
     return compress(parts)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from autodeploy.errors import spec_error
 
@@ -128,40 +128,66 @@ def read_rows(path: Path) -> tuple[list[Row], list[Unread]]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a UTF-8 text file"
         raise spec_error("", f"cannot read: {reason}", source=str(path)) from error
-    reader = csv.DictReader(io.StringIO(text))
-    names = {ALIASES.get(name, name) for name in reader.fieldnames or () if name}
+    rows: list[Row] = []
+    unread: list[Unread] = []
+    lines = _lines(text)
+    names = [ALIASES.get(name.strip(), name.strip()) for name in next(lines, _Line(1, [])).cells]
     missing = [name for name in REQUIRED if name not in names]
     if missing:
         allowed = "the columns of docs/validate.md; gpus or npus for devices"
         raise spec_error("", f"has no column {' '.join(missing)}", allowed, source=str(path))
-    rows: list[Row] = []
-    unread: list[Unread] = []
-    for line in reader:
-        _sort_in(line, reader.line_num, rows, unread)
+    used: set[str] = set()
+    for line in lines:
+        _sort_in(line, names, used, rows, unread)
     return rows, unread
 
 
-def _sort_in(line: Mapping[str, Any], number: int, rows: list[Row], unread: list[Unread]) -> None:
-    cells = {ALIASES.get(name, name): (text or "").strip() for name, text in line.items() if isinstance(name, str)}
-    name = cells.get("id") or f"line {number}"
+class _Line(NamedTuple):
+    """One line of a table: the number of its first physical line, its cells, and what is wrong with it as a whole."""
+
+    number: int
+    cells: list[str]
+    fault: str = ""
+
+
+def _lines(text: str) -> Iterator[_Line]:
+    """All lines that are not blank. A quote that never closes swallows the rest: it is one faulty line."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    number = 1
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            start = io.StringIO(text, newline=None).read().split("\n")[number - 1]
+            reason = f"cannot be taken apart ({error}): this line and all below it are not read"
+            yield _Line(number, [start.split(",")[0]], reason)
+            return
+        if any(cell.strip() for cell in cells):
+            yield _Line(number, cells)
+        number = reader.line_num + 1
+
+
+def _sort_in(line: _Line, names: Sequence[str], used: set[str], rows: list[Row], unread: list[Unread]) -> None:
+    cells: dict[str, str] = {}
+    for name, cell in zip(names, line.cells, strict=False):
+        cells[name] = cells.get(name) or cell.strip()  # of two names for one column, the one that is filled
+    name = cells.get("id") or f"line {line.number}"
     values, faults = _values(cells)
-    if None in line:
-        faults.append("more cells than columns")
-    if name in {row.id for row in rows}:
+    if len(line.cells) != len(names):
+        faults = [f"{len(line.cells)} cells, the table has {len(names)} columns"]
+    if line.fault:
+        faults = [line.fault]
+    if name in used:
         faults.append(f"id {name!r} is used twice")
-    if faults:
-        complete = is_complete(cells.get("notes", ""))
-        unread.append(
-            Unread(
-                id=name,
-                source=cells.get("source", ""),
-                reason="; ".join(faults),
-                use=cells.get("use", ""),
-                complete=complete,
-            )
-        )
-    else:
+    if not faults:
+        used.add(name)
         rows.append(Row(**{**values, "id": name}))
+        return
+    complete = is_complete(cells.get("notes", ""))
+    source, use = cells.get("source", ""), cells.get("use", "")
+    unread.append(Unread(id=name, source=source, reason="; ".join(faults), use=use, complete=complete))
 
 
 def _values(cells: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
@@ -181,8 +207,17 @@ def _unit_faults(cells: Mapping[str, str]) -> Iterator[str]:
     metric, has_value = cells.get("metric", ""), bool(cells.get("value"))
     if metric and metric not in UNITS:
         yield f"metric: unknown {metric!r} (allowed: {' '.join(UNITS)})"
+    elif UNITS.get(metric) == "mfu_percent" and 0.0 < _share(cells.get("value", "")) < 1.0:
+        yield f"value: mfu is in per cent, not {cells['value']!r}"
     elif has_value and not metric:
         yield f"metric: missing beside the value {cells['value']!r}"
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
 
 
 def _value(name: str, text: str) -> Any:
@@ -191,7 +226,7 @@ def _value(name: str, text: str) -> Any:
     if name in SWITCHES:
         return _switch(text) if text else None
     if name in NUMBERS:
-        return _number(text) if text else None
+        return _measurement(text) if text else None
     return text
 
 
@@ -203,12 +238,22 @@ def _count(text: str, least: int) -> int:
 
 
 def _number(text: str, least: float = 0.0) -> float:
+    """A number as a table has it: no separators, no unit; measurements are above 0."""
     try:
-        number = float(text)
+        number = float(text) if "_" not in text else math.nan
     except ValueError:
         raise ValueError(f"{text!r} is not a number") from None
-    if not math.isfinite(number) or number < least or (least == 0.0 and number == 0.0 and "." in text):
-        raise ValueError(f"{text!r} must be at least {least:g}" if number < least else f"{text!r} is no measurement")
+    if not math.isfinite(number):
+        raise ValueError(f"{text!r} is not a number")
+    if number < least:
+        raise ValueError(f"{text!r} must be at least {least:g}")
+    return number
+
+
+def _measurement(text: str) -> float:
+    number = _number(text)
+    if number == 0.0:
+        raise ValueError(f"{text!r} must be above 0")
     return number
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autodeploy.catalog.lookup import load
+from autodeploy.cost.compute import format_of
 from autodeploy.errors import Fault, SpecError
 from autodeploy.fidelity.machines import cluster_of, profile_of
 from autodeploy.fidelity.measured import peak_memory_bytes, step_seconds
@@ -79,6 +80,7 @@ def run_of(row: Row) -> Run:
         inputs={"model": model.name, "cluster": cluster.name, "target": target.name},
     )  # fmt: skip
     check_space(space)
+    format_of(cluster.device, job.precision)
     plan = _legal(space, plan)
     step = step_seconds(row, job, model, cluster.device, stack, plan.recompute.startswith("full"))
     fits = None if row.oom is None and step is None else not row.oom

@@ -120,8 +120,8 @@ def groups_of(predictions: Sequence[Prediction]) -> list[Group]:
 def _group_key(each: Prediction) -> tuple[str, ...]:
     row, job = each.run.row, each.run.space.job
     what = f"{job.gbs} x {job.seq_len} {job.precision}, {row.devices} devices"
-    profile = f"{each.run.space.target.profile}"
-    return (row.source, row.model, each.run.space.cluster.name, what, version_of(each), profile)
+    profile, shape = f"{each.run.space.target.profile}", f"{each.run.space.model}"
+    return (row.source, row.model, each.run.space.cluster.name, what, version_of(each), profile, shape)
 
 
 def _is_group(members: Sequence[Prediction]) -> bool:
@@ -129,7 +129,7 @@ def _is_group(members: Sequence[Prediction]) -> bool:
 
 
 def _group(key: tuple[str, ...], members: Sequence[Prediction]) -> Group:
-    source, model, cluster, job, version, _ = key
+    source, model, cluster, job, version = key[:5]
     pairs = [(each.result.step_time_s, each.run.step_s) for each in members if each.result and each.run.step_s]
     best = min(measured for _, measured in pairs)
     picked = min(pairs)[1]

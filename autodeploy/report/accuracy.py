@@ -81,10 +81,11 @@ def facts(figures: Mapping[str, Any]) -> list[str]:
             f"refuse them, {fits['ran_out_but_called_fitting']} ran out of memory though we call them fitting."
         )
     if groups["count"]:
+        tau = groups["kendall_tau_median"]
+        ranks = f"Kendall's tau median {tau:.2f}" if tau is not None else "all of them ties"
         lines.append(
             f"Planner: {groups['count']} groups, regret median {groups['regret_median_frac']:.1%}, mean "
-            f"{groups['regret_mean_frac']:.1%}, worst {groups['regret_max_frac']:.1%}; Kendall's tau median "
-            f"{groups['kendall_tau_median']:.2f}."
+            f"{groups['regret_mean_frac']:.1%}, worst {groups['regret_max_frac']:.1%}; {ranks}."
         )
     return lines
 

@@ -34,7 +34,7 @@ def scatter_page(found: Validation) -> str:
     figure.update_xaxes(type="log", title="measured step time, s")
     figure.update_yaxes(type="log", title="predicted step time, s")
     figure.update_layout(title=_title(found), height=HEIGHT, template="plotly_white")
-    page: str = figure.to_html(full_html=True, include_plotlyjs=True)
+    page: str = figure.to_html(full_html=True, include_plotlyjs=True, div_id="predicted-against-measured")
     return page
 
 

@@ -221,8 +221,12 @@ def needed(made: Ladder, role: Role, moments: Any, rung: int, fixed: float) -> f
 
 def limits_of(capacity: float) -> Budget:
     return Budget(
-        bytes_per_param=Params(6.5, 7.0, 2.0, 2.0), communicators=1e9, boundary=1e8, gathered={}, capacity_bytes=capacity
-    )  # fmt: skip
+        bytes_per_param=Params(6.5, 7.0, 2.0, 2.0),
+        communicators=1e9,
+        boundary=1e8,
+        gathered={},
+        capacity_bytes=capacity,
+    )
 
 
 FIXED = 6.5e9 + 7.0 * 2e9 + 2.0 * 3e9 + 1e9 + 1e8
