@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
-from autodeploy.spec.files import parse, read_mapping
-
-HISTORY = Path(__file__).parent / "history.toml"
+from autodeploy.fidelity.own import own_table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +27,6 @@ class History:
     reading: tuple[Reading, ...]
 
 
-@cache
 def readings() -> tuple[Reading, ...]:
     """All readings, the first one first."""
-    return parse(History, read_mapping(HISTORY), source=str(HISTORY)).reading
+    return own_table(History, "history").reading

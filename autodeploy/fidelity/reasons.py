@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
+from autodeploy.fidelity.own import own_table
 from autodeploy.fidelity.predict import Prediction
-from autodeploy.spec.files import parse, read_mapping
-
-REASONS = Path(__file__).parent / "reasons.toml"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,10 +24,9 @@ class Reasons:
     reason: tuple[Reason, ...]
 
 
-@cache
 def reasons() -> tuple[Reason, ...]:
     """All reasons, in the order in which they are tried."""
-    return parse(Reasons, read_mapping(REASONS), source=str(REASONS)).reason
+    return own_table(Reasons, "reasons").reason
 
 
 def suspected(each: Prediction) -> str:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from autodeploy.analysis.readings import model_size
 from autodeploy.errors import Fault, SpecError
+from autodeploy.fidelity.own import own_table
 from autodeploy.fidelity.rows import Row
-from autodeploy.spec.files import parse, read_mapping
 from autodeploy.spec.model import GQA, MLA, Model, MoE
 from autodeploy.units import GIGA
 
-FAMILIES = Path(__file__).parent / "families.toml"
 NEEDED = ("layers", "hidden", "heads", "vocab", "seq_len")
 LONGEST = 10_000_000
 """Tables of runs say nothing of the longest sequence."""
@@ -63,10 +60,9 @@ class Families:
     family: tuple[Family, ...]
 
 
-@cache
 def families() -> tuple[Family, ...]:
     """All families, in the order in which they are tried."""
-    return parse(Families, read_mapping(FAMILIES), source=str(FAMILIES)).family
+    return own_table(Families, "families").family
 
 
 def family_of(name: str) -> Family:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
+from autodeploy.fidelity.own import own_table
 from autodeploy.fidelity.rows import Row
-from autodeploy.spec.files import parse, read_mapping
-
-ASSUMPTIONS = Path(__file__).parent / "assumptions.toml"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,10 +75,9 @@ class Assumptions:
     stack: tuple[Stack, ...]
 
 
-@cache
 def assumptions() -> Assumptions:
     """The whole file."""
-    return parse(Assumptions, read_mapping(ASSUMPTIONS), source=str(ASSUMPTIONS))
+    return own_table(Assumptions, "assumptions")
 
 
 def stacks() -> tuple[Stack, ...]:

@@ -17,11 +17,12 @@ from autodeploy.catalog.lookup import names
 from autodeploy.errors import SpecError
 from autodeploy.fidelity import history, reasons, shapes
 from autodeploy.fidelity.machines import HARDWARE, VARIANTS, cluster_of
+from autodeploy.fidelity.own import FOLDER
 from autodeploy.fidelity.predict import predict
 from autodeploy.fidelity.reasons import suspected
 from autodeploy.fidelity.rows import Row, read_rows
 from autodeploy.fidelity.shapes import families, family_of
-from autodeploy.fidelity.stacks import ASSUMPTIONS, Assumptions, Policy, Stack, assumptions, stack_of, stacks
+from autodeploy.fidelity.stacks import Assumptions, Policy, Stack, assumptions, stack_of, stacks
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.files import parse, read_mapping
 from autodeploy.spec.target import Target
@@ -193,7 +194,9 @@ def test_readings_are_told_in_order() -> None:
 def test_the_files_hold_nothing_but_their_tables(tmp_path: Path) -> None:
     """A key that nobody reads would be an assumption that does not hold."""
     path = tmp_path / "assumptions.toml"
-    path.write_text(ASSUMPTIONS.read_text(encoding="utf-8").replace('name = "other"', 'name = "other"\nfit = 1.1'))
+    path.write_text(
+        (FOLDER / "assumptions.toml").read_text(encoding="utf-8").replace('name = "other"', 'name = "other"\nfit = 1.1')
+    )
     with pytest.raises(SpecError, match="fit"):
         parse(Assumptions, read_mapping(path), source=str(path))
 
