@@ -194,9 +194,8 @@ def test_readings_are_told_in_order() -> None:
 def test_the_files_hold_nothing_but_their_tables(tmp_path: Path) -> None:
     """A key that nobody reads would be an assumption that does not hold."""
     path = tmp_path / "assumptions.toml"
-    path.write_text(
-        (FOLDER / "assumptions.toml").read_text(encoding="utf-8").replace('name = "other"', 'name = "other"\nfit = 1.1')
-    )
+    shipped = (FOLDER / "assumptions.toml").read_text(encoding="utf-8")
+    path.write_text(shipped.replace('name = "other"', 'name = "other"\nfit = 1.1'))
     with pytest.raises(SpecError, match="fit"):
         parse(Assumptions, read_mapping(path), source=str(path))
 
