@@ -10,6 +10,7 @@ from autodeploy.fidelity.predict import Prediction
 
 BAND = 0.10
 HEIGHT = 850
+SYMBOLS = {"dense": "circle", "moe": "diamond"}
 
 
 def scatter_page(found: Validation) -> str:
@@ -25,11 +26,13 @@ def scatter_page(found: Validation) -> str:
         dash = "solid" if factor == 1.0 else "dot"
         line = {"color": "gray", "dash": dash, "width": 1}
         figure.add_scatter(x=ends, y=[factor * x for x in ends], mode="lines", line=line, name=name, hoverinfo="skip")
+    colours = _colours(found)
     for name, members in sorted(_series(found).items()):
         figure.add_scatter(
             x=[each.run.step_s for each in members],
             y=[each.result.step_time_s for each in members if each.result],
-            mode="markers", name=name, text=[_hover(each) for each in members], hoverinfo="text", marker={"size": 6},
+            mode="markers", name=name, text=[_hover(each) for each in members], hoverinfo="text",
+            marker={"size": 6, "symbol": SYMBOLS[members[0].run.kind], "color": colours[_hardware(members[0])]},
         )  # fmt: skip
     figure.update_xaxes(type="log", title="measured step time, s")
     figure.update_yaxes(type="log", title="predicted step time, s")
@@ -41,8 +44,18 @@ def scatter_page(found: Validation) -> str:
 def _series(found: Validation) -> dict[str, list[Prediction]]:
     series: dict[str, list[Prediction]] = defaultdict(list)
     for each in found.known:
-        series[f"{each.run.space.cluster.name} {each.run.kind}"].append(each)
+        series[f"{_hardware(each)} {each.run.kind}"].append(each)
     return series
+
+
+def _hardware(each: Prediction) -> str:
+    return each.run.space.cluster.name
+
+
+def _colours(found: Validation) -> dict[str, str]:
+    """One hue per kind of machine, spread evenly over the circle."""
+    names = sorted({_hardware(each) for each in found.known})
+    return {name: f"hsl({round(360 * i / len(names))}, 65%, {(40, 60)[i % 2]}%)" for i, name in enumerate(names)}
 
 
 def _title(found: Validation) -> str:
