@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autodeploy.cost.load import pass_s
 from autodeploy.schedule.program import compile_program
 from autodeploy.schedule.simulate import simulate
 from autodeploy.search.arrange import Arranged
@@ -67,7 +68,7 @@ def _slot_times(arranged: Arranged, side: str) -> np.ndarray:
     per_chunk = []
     for chunk in range(arranged.case.layout.vpp):
         loads = [getattr(stage, side)[stage.role.content_of_chunk[chunk]] for stage in arranged.stages]
-        per_chunk.append(_per_stage(arranged, [load.alone for load in loads], plans))
+        per_chunk.append(_per_stage(arranged, [pass_s(load, arranged.case.overlap) for load in loads], plans))
     return np.concatenate(per_chunk)
 
 
@@ -75,7 +76,9 @@ def _merged_times(arranged: Arranged, plans: int) -> np.ndarray:
     """[pp, vpp, vpp, K]"""
     per_role = []
     for stage in arranged.stages:
-        table = np.stack([np.stack([_row(time, plans) for time in row]) for row in stage.merged_s()])
+        table = np.stack(
+            [np.stack([_row(time, plans) for time in row]) for row in stage.merged_s(arranged.pipe.sends_s)]
+        )
         content = np.array(stage.role.content_of_chunk)
         per_role.append(table[content[:, None], content[None, :]])
     return np.stack([per_role[role] for role in arranged.case.layout.role_of_stage])
