@@ -13,11 +13,11 @@ from measure import answer, arguments, median_s, say
 from autodeploy.schedule.orders import Shape, rank_order
 from autodeploy.schedule.program import Program, compile_program
 from autodeploy.schedule.simulate import simulate
+from autodeploy.schedule.steady import Durations, finish_s
 from autodeploy.spec.plan import Overlap, Schedule
 
 BATCHES = (1, 64, 1024)
 PP, VPP, MICROBATCHES = 16, 2, 48
-Durations = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]
 
 
 def shape_of(overlap: Overlap, pp: int, vpp: int, microbatches: int) -> Shape:
@@ -34,14 +34,14 @@ def durations(shape: Shape, plans: int) -> Durations:
     merged = None
     if shape.overlap == Overlap.PAIR:
         merged = draw.uniform(2.4, 3.6, (shape.pp, shape.vpp, shape.vpp, plans))
-    return forward, backward, merged, draw.uniform(0.0, 0.1, plans)
+    return Durations(forward, backward, merged, draw.uniform(0.0, 0.1, plans))
 
 
 def columns(times: Durations, first: int, stop: int) -> Durations:
     """Some plans of a batch, in arrays of their own."""
     forward, backward, merged, send = times
     own = None if merged is None else merged[..., first:stop].copy()
-    return forward[:, first:stop].copy(), backward[:, first:stop].copy(), own, send[first:stop].copy()
+    return Durations(forward[:, first:stop].copy(), backward[:, first:stop].copy(), own, send[first:stop].copy())
 
 
 def by_events(shape: Shape, times: Durations) -> np.ndarray:
@@ -89,6 +89,17 @@ def measure(shape: Shape, batches: Sequence[int], repeats: int) -> tuple[dict[st
     return seconds, equal
 
 
+def long_run(pp: int, vpp: int, repeats: int) -> float:
+    """CPU seconds of 4,096 microbatches over those of 20 groups, programs made in both."""
+    shapes = [shape_of(Overlap.NONE, pp, vpp, count) for count in (20 * pp, 4096)]
+    times = durations(shapes[0], 64)
+    seconds = []
+    for shape in shapes:
+        cpu_s, _ = median_s(lambda shape=shape: (compile_program.cache_clear(), finish_s(shape, times)), repeats)
+        seconds.append(cpu_s)
+    return seconds[1] / seconds[0]
+
+
 def run(pp: int, vpp: int, microbatches: int, repeats: int, batches: Sequence[int] = BATCHES) -> dict[str, Any]:
     """Plans per CPU second of every batch size, without overlap and with merged passes."""
     work: dict[str, Any] = {"pp": pp, "vpp": vpp, "microbatches": microbatches, "batches": list(batches)}
@@ -105,6 +116,7 @@ def run(pp: int, vpp: int, microbatches: int, repeats: int, batches: Sequence[in
         single = each[min(batches)]
         ratios[f"{word}_event_loop_over_1"] = seconds[word]["event_loop_cpu"] / single
         ratios |= {f"{word}_{plans}_over_1": single / cpu_s for plans, cpu_s in each.items() if plans > min(batches)}
+    ratios["4096_microbatches_over_20_groups"] = long_run(pp, vpp, repeats)
     return answer("simulate", work, seconds, ratios, batches_single_and_events_agree=equal)
 
 

@@ -47,8 +47,13 @@ class Program:
     """[:, 1] 1 where the op sends its forward (backward) output to another rank."""
     levels: tuple[tuple[int, int], ...]
     """First and last + 1 of the ops of every level."""
-    last: np.ndarray
-    """[pp] index of the last op of every rank."""
+    of_rank: tuple[np.ndarray, ...]
+    """Per rank the indices of its ops, in order."""
+
+    @property
+    def last(self) -> list[int]:
+        """[pp] index of the last op of every rank."""
+        return [int(ops[-1]) for ops in self.of_rank]
 
 
 @lru_cache(maxsize=48)
@@ -81,7 +86,7 @@ def compile_orders(shape: Shape, orders: Sequence[RankOrder]) -> Program:
         producers=tuple(place[source[order]] for source in producers),
         sends=tuple(sent[order, None].astype(float) for sent in sends),
         levels=tuple((int(a), int(b)) for a, b in pairwise(edges)),
-        last=place[last],
+        of_rank=tuple(np.split(place[1:], last[:-1])),
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from autodeploy.cost.load import pass_s
-from autodeploy.schedule.program import compile_program
-from autodeploy.schedule.simulate import simulate
+from autodeploy.schedule.steady import Durations, finish_s
 from autodeploy.search.arrange import Arranged
 from autodeploy.spec.plan import Overlap
 
@@ -21,30 +21,42 @@ class Steps:
     """[K]"""
     finish_s: np.ndarray
     """[pp, K] when each stage ends its last op."""
-    without_sends_s: np.ndarray | None = None
-    """[K] the step if messages between stages took no time; on request."""
+    apart: Apart | None = None
+    """On request."""
 
 
-def simulate_steps(arranged: Arranged, microbatches: int, *, with_free_sends: bool = False) -> Steps:
+class Apart(NamedTuple):
+    """What the same step would be, [K]."""
+
+    without_sends_s: np.ndarray
+    """If messages between stages took no time."""
+    equal_s: np.ndarray
+    """The pipeline alone, if moreover all slots took the mean."""
+
+
+def simulate_steps(arranged: Arranged, microbatches: int, *, take_apart: bool = False) -> Steps:
     """Step time of arranged plans that share the number of microbatches: pipeline, then the tail of every stage."""
-    program = compile_program(arranged.case.shape(microbatches))
+    shape = arranged.case.shape(microbatches)
     forward, backward = _slot_times(arranged, "forward"), _slot_times(arranged, "backward")
     plans = forward.shape[1]
     merged = _merged_times(arranged, plans) if arranged.case.overlap == Overlap.PAIR else None
     sends = np.broadcast_to(np.asarray(arranged.send_s, dtype=float), (plans,))
     tails = _per_stage(arranged, [stage.tail.seconds for stage in arranged.stages], plans)
-    if not with_free_sends:
-        finish = simulate(program, forward, backward, merged, sends)
+    if not take_apart:
+        finish = finish_s(shape, Durations(forward, backward, merged, sends))
         return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish)
-    merged_twice = None if merged is None else _twice(merged)
-    both = simulate(program, _twice(forward), _twice(backward), merged_twice, np.concatenate([sends, 0.0 * sends]))
-    finish, free = both[:, :plans], both[:, plans:]
-    return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish, without_sends_s=(free + tails).max(axis=0))
+    wide = None if merged is None else _and_equal(merged, (0, 1, 2))
+    messages = np.concatenate([sends, 0.0 * sends, 0.0 * sends])
+    ends = finish_s(shape, Durations(_and_equal(forward, (0,)), _and_equal(backward, (0,)), wide, messages))
+    finish, free, equal = ends[:, :plans], ends[:, plans : 2 * plans], ends[:, 2 * plans :]
+    apart = Apart((free + tails).max(axis=0), equal.max(axis=0))
+    return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish, apart=apart)
 
 
-def _twice(times: np.ndarray) -> np.ndarray:
-    """The same plans a second time, along the last axis."""
-    return np.concatenate([times, times], axis=-1)
+def _and_equal(times: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """The same plans a second time, and a third with the mean in every place, along the last axis."""
+    mean = np.broadcast_to(times.mean(axis=axes, keepdims=True), times.shape)
+    return np.concatenate([times, times, mean], axis=-1)
 
 
 def _row(value: object, plans: int | None = None) -> np.ndarray:
