@@ -18,7 +18,7 @@ from autodeploy.schedule.simulate import Moments, run, simulate
 from autodeploy.spec.plan import Overlap
 
 GROUPS = 20
-"""Groups of pp microbatches that are simulated one by one."""
+"""Groups of pp microbatches that are simulated one by one; twice as many for plans that have not settled by then."""
 PERIODS = 4
 """Longest period looked for, in groups."""
 EQUAL_FRAC = 1e-12
@@ -46,33 +46,29 @@ class Period(NamedTuple):
     seconds: np.ndarray
 
 
-def finish_s(shape: Shape, times: Durations) -> np.ndarray:
-    """[pp, K] when every rank ends its last op, at the cost of at most about `GROUPS` groups of microbatches where the
-    steady state repeats, which it does unless several stages are slowest within a hair."""
-    short = replace(shape, microbatches=_short(shape, 0))
-    if shape.microbatches <= (GROUPS + PERIODS) * shape.pp:
+def finish_s(shape: Shape, times: Durations, groups: int = GROUPS) -> np.ndarray:
+    """[pp, K] when every rank ends its last op: the cost of about `groups` groups of microbatches where the steady
+    state repeats by then. Where several stages are slowest within a hair it takes longer."""
+    least = groups * shape.pp
+    if shape.microbatches <= least + PERIODS * shape.pp:
         return simulate(compile_program(shape), *times)
-    period = _period(short, times)
+    period = _period(replace(shape, microbatches=least), times)
     out = np.empty((shape.pp, len(times.send_s)))
     for length in np.unique(period.microbatches).tolist():
         index = np.nonzero(period.microbatches == length)[0]
-        out[:, index] = _extended(shape, times.plans(index), length, period.seconds[index])
+        some = times.plans(index)
+        if length:
+            out[:, index] = _extended(shape, some, least, length, period.seconds[index])
+        else:
+            out[:, index] = finish_s(shape, some, 2 * groups)
     return out
 
 
-def _extended(shape: Shape, times: Durations, length: int, seconds: np.ndarray) -> np.ndarray:
-    """A short run that differs from the whole by full periods, and these."""
-    if not length:
-        return simulate(compile_program(shape), *times)
-    short = replace(shape, microbatches=_short(shape, length))
+def _extended(shape: Shape, times: Durations, least: int, length: int, seconds: np.ndarray) -> np.ndarray:
+    """A run of at least so many microbatches that differs from the whole by full periods, and these."""
+    short = replace(shape, microbatches=least + (shape.microbatches - least) % length)
     ends = simulate(compile_program(short), *times)
     return ends + (shape.microbatches - short.microbatches) // length * seconds
-
-
-def _short(shape: Shape, length: int) -> int:
-    """Microbatches to simulate so that whole periods are missing."""
-    least = GROUPS * shape.pp
-    return least + (shape.microbatches - least) % length if length else least
 
 
 def _period(shape: Shape, times: Durations) -> Period:

@@ -15,7 +15,7 @@ from autodeploy.search.layers import layers_of
 from autodeploy.search.result import TIME_TERMS, PlanResult, StageResult
 from autodeploy.search.screen import cases_of
 from autodeploy.search.split import exchange_s, recompute_s, step_split
-from autodeploy.search.steps import Steps, simulate_steps
+from autodeploy.search.steps import Apart, Steps, simulate_steps
 from autodeploy.spec.arrangement import Arrangement
 from autodeploy.spec.layout import expand
 from autodeploy.spec.model import Kind
@@ -54,14 +54,15 @@ def best_arrangement(options: list[Arranged]) -> Arranged:
 def _result(
     space: Space, plan: Plan, found: Arranged, costs: Mapping[Kind, LayerCost], rungs: Ladder, steps: Steps
 ) -> PlanResult:
-    step = float(steps.step_s[0])
+    step, apart = float(steps.step_s[0]), steps.apart
+    assert apart is not None
     tokens = space.job.gbs * space.job.seq_len / step / space.devices
     flop = flop_per_token(space.model, space.job.seq_len, space.job.mtp, document_len=space.job.mean_document)
     peak = space.cluster.device.peak_flop_per_s
     stages = _stages(space, plan, found, rungs, steps)
     busiest = max(range(len(stages)), key=lambda i: stages[i].busy_s + stages[i].tail_s)
     role = found.stages[found.case.layout.role_of_stage[busiest]]
-    terms = _time_terms(found, role, stages[busiest], costs, steps)
+    terms = _time_terms(found, role, stages[busiest], costs, step, apart)
     exchange = exchange_s(found, role)
     return PlanResult(
         plan=plan,
@@ -79,7 +80,7 @@ def _result(
         fits=bool(found.fits),
         stages=stages,
         time_terms=terms,
-        time_split=step_split(found, stages, costs, steps),
+        time_split=step_split(found, stages, costs, step, apart),
         exchange_hidden_frac=1.0 - terms["expert_exchange"] / exchange if exchange else None,
         busiest_stage=busiest,
         ideal_step_time_s=_ideal_s(found, costs),
@@ -166,7 +167,7 @@ def _memory(space: Space, plan: Plan, found: Arranged, rungs: Ladder, cost: Stag
 
 
 def _time_terms(
-    found: Arranged, cost: StageCost, stage: StageResult, costs: Mapping[Kind, LayerCost], steps: Steps
+    found: Arranged, cost: StageCost, stage: StageResult, costs: Mapping[Kind, LayerCost], step: float, apart: Apart
 ) -> dict[str, float]:
     """The step on its busiest stage. What merged passes hide is not in it; what they do not hide is counted as
     expert exchange."""
@@ -185,8 +186,6 @@ def _time_terms(
     terms["expert_exchange"] = max(stage.busy_s - sum(terms.values()), 0.0)
     tail = cost.tail
     terms |= {name: getattr(tail, name) for name in ("grad_sync", "param_sync", "optimizer", "shared_weights")}
-    assert steps.apart is not None
-    step = float(steps.step_s[0])
-    terms["pipeline_send"] = step - float(steps.apart.without_sends_s[0])
+    terms["pipeline_send"] = step - float(apart.without_sends_s[0])
     terms["bubble"] = step - sum(terms.values())
     return {name: float(terms[name]) for name in TIME_TERMS}

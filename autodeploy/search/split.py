@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from autodeploy.cost.layers import ENGINE_WORDS, LayerCost
 from autodeploy.search.arrange import Arranged, StageCost
 from autodeploy.search.result import StageResult
-from autodeploy.search.steps import Steps
+from autodeploy.search.steps import Apart
 from autodeploy.spec.model import Kind
 
 SPLIT_TERMS = ("compute", "recompute", "communication", "ideal_bubble", "imbalance", "after")
@@ -16,7 +16,7 @@ unequal ones add (below 0 where they do better); gradients, optimizer and parame
 
 
 def step_split(
-    found: Arranged, stages: tuple[StageResult, ...], costs: Mapping[Kind, LayerCost], steps: Steps
+    found: Arranged, stages: tuple[StageResult, ...], costs: Mapping[Kind, LayerCost], step_s: float, apart: Apart
 ) -> dict[str, float]:
     """The step as a sum of `SPLIT_TERMS`, seconds.
 
@@ -27,16 +27,15 @@ def step_split(
     compute = _mean([_compute_s(found, role, costs) for role in roles])
     recompute = _mean([recompute_s(found, role) for role in roles])
     busy = _mean([stage.busy_s for stage in stages])
-    assert steps.apart is not None
-    sends = float(steps.step_s[0] - steps.apart.without_sends_s[0])
+    sends = step_s - float(apart.without_sends_s[0])
     terms = {
         "compute": compute,
         "recompute": recompute,
         "communication": busy - compute - recompute + sends,
-        "ideal_bubble": float(steps.apart.equal_s[0]) - busy,
+        "ideal_bubble": float(apart.equal_s[0]) - busy,
         "after": _mean([stage.tail_s for stage in stages]),
     }
-    terms["imbalance"] = float(steps.step_s[0]) - sum(terms.values())
+    terms["imbalance"] = step_s - sum(terms.values())
     return {name: terms[name] for name in SPLIT_TERMS}
 
 

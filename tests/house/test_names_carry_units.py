@@ -17,6 +17,7 @@ ALLOWED = {
     "Job.expert_imbalance": "a ratio of one and more, named in docs/nomenclature.md; not a share, so not _frac",
     "PlanResult.tokens_per_s_per_device": "tokens, seconds and devices are all in the name",
     "PlanResult.time_terms": "term -> seconds; the terms' names are those of cost/terms.py, the key that of the JSON",
+    "PlanResult.time_split": "as time_terms",
     "StageResult.memory_terms": "term -> bytes; as time_terms",
     "Threshold.min_tokens_per_s_per_device": "as tokens_per_s_per_device",
     "Sweep.base": "values of any field, under that field's name",

@@ -47,7 +47,11 @@ def test_4096_microbatches_need_no_more_ops_than_20_groups(
         return compile_program.__wrapped__(asked)
 
     monkeypatch.setattr(steady, "compile_program", counted)
-    finish_s(shape, random_plans(shape, 4, 11, 0.01))
+    times = random_plans(shape, 40, 11, 0.01)
+    settled = steady._period(shape_of(pp, vpp, GROUPS * pp, pair), times).microbatches > 0
+    assert settled.mean() > 0.7  # most of unequal pipelines settle
+    compiled.clear()
+    finish_s(shape, times.plans(np.nonzero(settled)[0]))
     assert max(compiled) < (GROUPS + steady.PERIODS) * pp
 
 
