@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from autodeploy.analysis.inventory import inventory_of, one_token
@@ -56,7 +57,7 @@ def _light(model: Model, job: Job, slots: int) -> list[int]:
 
 def _apart(model: Model, job: Job, slots: int) -> list[int]:
     """MTP in its own last-but-one slot, head in the last; the rest even."""
-    own = 2 if _modules(model, job) else 1
+    own = 2 if trained_modules(model, job) else 1
     return [*spread(model.layers, slots - own), *([0] * own)]
 
 
@@ -64,8 +65,28 @@ _COUNTS = {"even": _even, "light": _light, "apart": _apart, "late": _late}
 _LEAST_SLOTS = {"even": 1, "light": 3, "apart": 3, "late": 1}
 
 
-def _modules(model: Model, job: Job) -> int:
+def trained_modules(model: Model, job: Job) -> int:
+    """MTP modules in the step."""
     return model.mtp_depth if job.mtp else 0
+
+
+ENDS = ("together", "apart", "after", "head")
+"""MTP and head: with the last layers; each in its own slot; both in one slot of their own; the head alone."""
+
+
+def own_slots(ends: str, modules: int) -> int:
+    """Slots at the end that hold no decoder layer."""
+    return {"together": 0, "apart": 2 if modules else 1, "after": 1, "head": 1}[ends]
+
+
+def cut_notation(counts: Sequence[int], ends: str, modules: int) -> str | None:
+    """Layout of so many decoder layers per slot with MTP and head as `ends` says; None where a slot would be empty."""
+    held = ["t" * count for count in counts] + [""] * own_slots(ends, modules)
+    held[0] = "E" + held[0]
+    mtp_slot = {"together": -1, "apart": -2, "after": -1, "head": -2}[ends]
+    held[mtp_slot] += "m" * modules
+    held[-1] += "L"
+    return compress(held) if all(held) else None
 
 
 def _strings(model: Model, job: Job, rule: str, slots: int) -> list[str] | None:
@@ -78,7 +99,7 @@ def _strings(model: Model, job: Job, rule: str, slots: int) -> list[str] | None:
     held = ["t" * count for count in counts]
     held[0] = "E" + held[0]
     mtp_slot = -2 if rule == "apart" else -1
-    held[mtp_slot] += "m" * _modules(model, job)
+    held[mtp_slot] += "m" * trained_modules(model, job)
     held[-1] += "L"
     return held
 

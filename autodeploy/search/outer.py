@@ -12,10 +12,9 @@ from itertools import product
 
 import numpy as np
 
-from autodeploy.balance.layouts import spread
+from autodeploy.balance.layouts import ENDS, cut_notation, own_slots, spread, trained_modules
 from autodeploy.search.screen import Screened
 from autodeploy.spec.job import Job
-from autodeploy.spec.layout import compress
 from autodeploy.spec.model import Model
 from autodeploy.spec.plan import DISPATCH_WORDS, Dispatch, Overlap, Plan
 from autodeploy.spec.space import Space
@@ -29,8 +28,6 @@ FIRST = (-2, -1, 0, 1, 2)
 """Layers in the first slot, against the even share."""
 LAST = (-3, -2, -1, 0, 1)
 """Layers in the last slot that holds decoder layers, against the even share."""
-ENDS = ("together", "apart", "after", "head")
-"""MTP and head: with the last layers; each in its own slot; both in one slot of their own; the head alone."""
 LEAN = ("early", "late")
 """Where the layers go that do not divide evenly."""
 
@@ -74,17 +71,10 @@ class Outer:
 def cut_layers(model: Model, job: Job, slots: int, cut: Sequence[int]) -> str | None:
     """Layout notation for (first, last, ends, lean) indices; None where a slot would be empty."""
     first, last, ends, lean = cut
-    modules = model.mtp_depth if job.mtp else 0
-    own = {"together": 0, "apart": 2 if modules else 1, "after": 1, "head": 1}[ENDS[ends]]
+    modules = trained_modules(model, job)
+    own = own_slots(ENDS[ends], modules)
     counts = _counts(model.layers, slots - own, FIRST[first], LAST[last], LEAN[lean])
-    if counts is None:
-        return None
-    held = ["t" * count for count in counts] + [""] * own
-    held[0] = "E" + held[0]
-    mtp_slot = {"together": -1, "apart": -2, "after": -1, "head": -2}[ENDS[ends]]
-    held[mtp_slot] += "m" * modules
-    held[-1] += "L"
-    return compress(held) if all(held) else None
+    return None if counts is None else cut_notation(counts, ENDS[ends], modules)
 
 
 def _counts(layers: int, slots: int, first: int, last: int, lean: str) -> list[int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,20 +38,47 @@ class Apart(NamedTuple):
 def simulate_steps(arranged: Arranged, microbatches: int, *, take_apart: bool = False) -> Steps:
     """Step time of arranged plans that share the number of microbatches: pipeline, then the tail of every stage."""
     shape = arranged.case.shape(microbatches)
-    forward, backward = _slot_times(arranged, "forward"), _slot_times(arranged, "backward")
-    plans = forward.shape[1]
-    merged = _merged_times(arranged, plans) if arranged.case.overlap == Overlap.PAIR else None
-    sends = np.broadcast_to(np.asarray(arranged.send_s, dtype=float), (plans,))
-    tails = _per_stage(arranged, [stage.tail.seconds for stage in arranged.stages], plans)
+    times, tails = _durations(arranged), _tails(arranged)
     if not take_apart:
-        finish = finish_s(shape, Durations(forward, backward, merged, sends))
+        finish = finish_s(shape, times)
         return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish)
+    forward, backward, merged, sends = times
+    plans = len(sends)
     wide = None if merged is None else _and_equal(merged, (0, 1, 2))
     messages = np.concatenate([sends, 0.0 * sends, 0.0 * sends])
     ends = finish_s(shape, Durations(_and_equal(forward, (0,)), _and_equal(backward, (0,)), wide, messages))
     finish, free, equal = ends[:, :plans], ends[:, plans : 2 * plans], ends[:, 2 * plans :]
     apart = Apart((free + tails).max(axis=0), equal.max(axis=0))
     return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish, apart=apart)
+
+
+def simulate_layouts(options: Sequence[Arranged], microbatches: int) -> np.ndarray:
+    """[K] steps of one plan arranged on K layouts of one shape."""
+    parts = [_durations(each) for each in options]
+    merged = None if parts[0].merged_s is None else np.concatenate([part.merged_s for part in parts], axis=-1)
+    times = Durations(
+        np.concatenate([part.forward_s for part in parts], axis=1),
+        np.concatenate([part.backward_s for part in parts], axis=1),
+        merged,
+        np.concatenate([part.send_s for part in parts]),
+    )
+    finish = finish_s(options[0].case.shape(microbatches), times)
+    found: np.ndarray = (finish + np.concatenate([_tails(each) for each in options], axis=1)).max(axis=0)
+    return found
+
+
+def _durations(arranged: Arranged) -> Durations:
+    """What the simulator takes."""
+    forward, backward = _slot_times(arranged, "forward"), _slot_times(arranged, "backward")
+    plans = forward.shape[1]
+    merged = _merged_times(arranged, plans) if arranged.case.overlap == Overlap.PAIR else None
+    sends = np.broadcast_to(np.asarray(arranged.send_s, dtype=float), (plans,))
+    return Durations(forward, backward, merged, sends)
+
+
+def _tails(arranged: Arranged) -> np.ndarray:
+    """[pp, K]"""
+    return _per_stage(arranged, [stage.tail.seconds for stage in arranged.stages], _plans(arranged))
 
 
 def _and_equal(times: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:

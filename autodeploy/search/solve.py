@@ -1,0 +1,158 @@
+"""The layout solver: where the layers of one plan go, by dynamic programming and then by simulation, within memory.
+
+The program cuts layers at their real cost so that the heaviest slot is lightest. From there one layer at a time moves
+from a busy stage to one that waits, as long as the simulated step gets shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from autodeploy.balance.layouts import ENDS, cut_notation, own_slots, trained_modules
+from autodeploy.balance.partition import partition
+from autodeploy.cost.layers import LayerCost
+from autodeploy.cost.load import paired_s
+from autodeploy.search.arrange import Arranged, case_of, common_of, lay_out, stage_work_s_of
+from autodeploy.search.layers import layers_of
+from autodeploy.search.layouts import layouts_of
+from autodeploy.search.steps import simulate_layouts
+from autodeploy.spec.model import Kind, decoder_kinds
+from autodeploy.spec.plan import Overlap, Plan
+from autodeploy.spec.space import Space
+
+ROUNDS = 24
+"""Moves at most."""
+GIVERS = 3
+"""Stages that layers move away from, and as many that they move to."""
+GAIN_FRAC = 1e-9
+"""A smaller gain is none."""
+
+Counts = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Solved:
+    """The best layout found for one way to place MTP and head."""
+
+    ends: str
+    plan: Plan
+    """With its layout."""
+    step_s: float
+    fits: bool
+    tried: int
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """Those that fit first, then the shortest step."""
+        return not self.fits, self.step_s
+
+
+def solve_layouts(space: Space, plan: Plan) -> list[Solved]:
+    """The best layout for every way to place MTP and head that the plan has, best first. Empty where it has none."""
+    ways = [_Solver(space, plan, ends).solve() for ends in ENDS]
+    distinct = {found.plan: found for found in ways if found is not None}
+    return sorted(distinct.values(), key=lambda found: found.order)
+
+
+@dataclass(slots=True)
+class _Solver:
+    """One plan with one way to place MTP and head, and the layouts tried so far."""
+
+    space: Space
+    plan: Plan
+    ends: str
+    known: dict[Counts, tuple[bool, float, Arranged]] = field(default_factory=dict)
+
+    @property
+    def modules(self) -> int:
+        return trained_modules(self.space.model, self.space.job)
+
+    def solve(self) -> Solved | None:
+        """The best layout within reach of the start; None where the plan has no such layout."""
+        costs, _ = layers_of(self.space, self.plan)
+        at = start(self.space, self.plan, self.ends, costs)
+        if at is None or not self.look([at]):
+            return None
+        for _ in range(ROUNDS):
+            near = self.look([each for each in _moves(at, self.known[at][2]) if each not in self.known])
+            best = min([at, *near], key=self.order)
+            if best == at or self.order(best) >= self.order(at):
+                break
+            at = best
+        fits, step, _ = self.known[at]
+        return Solved(ends=self.ends, plan=self.with_counts(at), step_s=step, fits=fits, tried=len(self.known))
+
+    def order(self, counts: Counts) -> tuple[bool, float]:
+        fits, step, found = self.known[counts]
+        return not fits, (step if fits else float(found.peak_bytes)) * (1.0 + GAIN_FRAC * len(set(counts)))
+
+    def with_counts(self, counts: Counts) -> Plan:
+        """The plan with so many decoder layers in each slot."""
+        notation = cut_notation(counts, self.ends, self.modules)
+        return replace(self.plan, layout=notation or "")
+
+    def look(self, options: Sequence[Counts]) -> list[Counts]:
+        """Arrange and simulate layouts; returns the legal ones."""
+        costs, rungs = layers_of(self.space, self.plan)
+        common = common_of(self.space, self.plan.pp, self.plan, costs, rungs)
+        found: dict[Counts, Arranged] = {}
+        for counts in options:
+            plan = self.with_counts(counts)
+            for rule, layout in layouts_of(self.space, plan) if plan.layout else ():
+                found[counts] = lay_out(common, case_of(self.space, plan, rule, layout))
+        if found:
+            steps = simulate_layouts(list(found.values()), int(common.microbatches))
+            for (counts, each), step in zip(found.items(), steps.tolist(), strict=True):
+                self.known[counts] = (bool(each.fits), step, each)
+        return list(found)
+
+
+def start(space: Space, plan: Plan, ends: str, costs: Mapping[Kind, LayerCost]) -> Counts | None:
+    """Decoder layers per slot, cut at their cost; None where there are too few."""
+    modules = trained_modules(space.model, space.job)
+    own = own_slots(ends, modules)
+    slots = plan.pp * plan.vpp - own
+    if slots < 1:
+        return None
+    each = {kind: _seconds(cost, plan.overlap) for kind, cost in costs.items()}
+    fixed = [0.0] * slots
+    fixed[0] += each[Kind.EMBEDDING]
+    if own == 0:
+        fixed[-1] += each[Kind.HEAD]
+    if modules and ends in ("together", "head"):
+        fixed[-1] += modules * each[Kind.MTP]
+    least = [1] * slots
+    least[0] = 0 if slots > 1 else 1
+    found = partition([each[kind] for kind in decoder_kinds(space.model)], fixed, least)
+    return None if found is None else tuple(found)
+
+
+def _seconds(cost: LayerCost, overlap: Overlap) -> float:
+    """Engine seconds of a layer, nothing rebuilt."""
+    if overlap == Overlap.PAIR:
+        return float(paired_s(cost.forward, cost.backward))
+    return float(cost.forward.alone + cost.backward.alone)
+
+
+def _moves(counts: Counts, found: Arranged) -> list[Counts]:
+    """One layer from a slot of a busy stage to a slot of one that waits."""
+    pp, layout = found.case.layout.pp, found.case.layout
+    busy = [
+        float(stage_work_s_of(found, found.stages[layout.role_of_stage[stage]], stage))
+        + float(found.stages[layout.role_of_stage[stage]].tail.seconds)
+        for stage in range(pp)
+    ]
+    by_work = [int(stage) for stage in np.argsort(busy, kind="stable")]
+    givers = [slot for slot in range(len(counts)) if slot % pp in by_work[-GIVERS:]]
+    takers = [slot for slot in range(len(counts)) if slot % pp in by_work[:GIVERS]]
+    return [_moved(counts, a, b) for a in givers for b in takers if a != b and counts[a] > (0 if a == 0 else 1)]
+
+
+def _moved(counts: Counts, giver: int, taker: int) -> Counts:
+    out = list(counts)
+    out[giver] -= 1
+    out[taker] += 1
+    return tuple(out)
