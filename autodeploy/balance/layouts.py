@@ -1,4 +1,4 @@
-"""Layouts by rule (even, light, apart, late) for a pipeline of pp x vpp slots."""
+"""Layouts for a pipeline of pp x vpp slots: by rule (even, light, apart, late), or as a user cuts them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from autodeploy.analysis.readings import PLAIN
 from autodeploy.errors import SpecError
 from autodeploy.numeric import total
 from autodeploy.spec.job import Job
-from autodeploy.spec.layout import Layout, compress, make_layout
+from autodeploy.spec.layout import Layout, compress, make_layout, with_ends
+from autodeploy.spec.layout_words import notation_of
 from autodeploy.spec.model import Kind, Model, decoder_kinds
 from autodeploy.spec.plan import LAYOUT_RULES
 
@@ -75,25 +76,17 @@ def _strings(model: Model, job: Job, rule: str, slots: int) -> list[str] | None:
     counts = _COUNTS[rule](model, job, slots)
     if min(counts) < 0:
         return None
-    held = ["t" * count for count in counts]
-    held[0] = "E" + held[0]
-    mtp_slot = -2 if rule == "apart" else -1
-    held[mtp_slot] += "m" * _modules(model, job)
-    held[-1] += "L"
-    return held
+    return with_ends(counts, _modules(model, job), mtp_slot=-2 if rule == "apart" else -1)
 
 
 @lru_cache(maxsize=8192)
 def resolve(model: Model, job: Job, pp: int, vpp: int, rule: str) -> Layout | None:
-    """The layout that a rule (or a given string) makes; None where it has none for this shape."""
-    notation = rule
+    """The layout that a rule (a framework's word, a given string) makes; None where it has none for this shape."""
     if rule in LAYOUT_RULES:
         strings = _strings(model, job, rule, pp * vpp)
-        if strings is None or not all(strings):
-            return None
-        notation = compress(strings)
+        return make_layout(model, job.mtp, pp, vpp, compress(strings)) if strings and all(strings) else None
     try:
-        return make_layout(model, job.mtp, pp, vpp, notation)
+        return make_layout(model, job.mtp, pp, vpp, notation_of(model, job.mtp, pp, vpp, rule))
     except SpecError:
         return None
 

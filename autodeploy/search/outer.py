@@ -15,7 +15,7 @@ import numpy as np
 from autodeploy.balance.layouts import spread
 from autodeploy.search.screen import Screened
 from autodeploy.spec.job import Job
-from autodeploy.spec.layout import compress
+from autodeploy.spec.layout import compress, with_ends
 from autodeploy.spec.model import Model
 from autodeploy.spec.plan import DISPATCH_WORDS, Dispatch, Overlap, Plan
 from autodeploy.spec.space import Space
@@ -79,11 +79,8 @@ def cut_layers(model: Model, job: Job, slots: int, cut: Sequence[int]) -> str | 
     counts = _counts(model.layers, slots - own, FIRST[first], LAST[last], LEAN[lean])
     if counts is None:
         return None
-    held = ["t" * count for count in counts] + [""] * own
-    held[0] = "E" + held[0]
     mtp_slot = {"together": -1, "apart": -2, "after": -1, "head": -2}[ENDS[ends]]
-    held[mtp_slot] += "m" * modules
-    held[-1] += "L"
+    held = with_ends([*counts, *([0] * own)], modules, mtp_slot)
     return compress(held) if all(held) else None
 
 
