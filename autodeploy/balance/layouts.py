@@ -1,4 +1,4 @@
-"""Layouts by rule (even, light, apart, late) for a pipeline of pp x vpp slots."""
+"""Layouts for a pipeline of pp x vpp slots: by rule (even, light, apart, late), or as a user cuts them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from autodeploy.analysis.readings import PLAIN
 from autodeploy.errors import SpecError
 from autodeploy.numeric import total
 from autodeploy.spec.job import Job
-from autodeploy.spec.layout import Layout, compress, make_layout
+from autodeploy.spec.layout import Layout, compress, make_layout, with_ends
+from autodeploy.spec.layout_words import notation_of
 from autodeploy.spec.model import Kind, Model, decoder_kinds
 from autodeploy.spec.plan import LAYOUT_RULES
 
@@ -81,11 +82,8 @@ def own_slots(ends: str, modules: int) -> int:
 
 def cut_notation(counts: Sequence[int], ends: str, modules: int) -> str | None:
     """Layout of so many decoder layers per slot with MTP and head as `ends` says; None where a slot would be empty."""
-    held = ["t" * count for count in counts] + [""] * own_slots(ends, modules)
-    held[0] = "E" + held[0]
     mtp_slot = {"together": -1, "apart": -2, "after": -1, "head": -2}[ends]
-    held[mtp_slot] += "m" * modules
-    held[-1] += "L"
+    held = with_ends([*counts, *([0] * own_slots(ends, modules))], modules, mtp_slot)
     return compress(held) if all(held) else None
 
 
@@ -96,25 +94,17 @@ def _strings(model: Model, job: Job, rule: str, slots: int) -> list[str] | None:
     counts = _COUNTS[rule](model, job, slots)
     if min(counts) < 0:
         return None
-    held = ["t" * count for count in counts]
-    held[0] = "E" + held[0]
-    mtp_slot = -2 if rule == "apart" else -1
-    held[mtp_slot] += "m" * trained_modules(model, job)
-    held[-1] += "L"
-    return held
+    return with_ends(counts, trained_modules(model, job), mtp_slot=-2 if rule == "apart" else -1)
 
 
 @lru_cache(maxsize=8192)
 def resolve(model: Model, job: Job, pp: int, vpp: int, rule: str) -> Layout | None:
-    """The layout that a rule (or a given string) makes; None where it has none for this shape."""
-    notation = rule
+    """The layout that a rule (a framework's word, a given string) makes; None where it has none for this shape."""
     if rule in LAYOUT_RULES:
         strings = _strings(model, job, rule, pp * vpp)
-        if strings is None or not all(strings):
-            return None
-        notation = compress(strings)
+        return make_layout(model, job.mtp, pp, vpp, compress(strings)) if strings and all(strings) else None
     try:
-        return make_layout(model, job.mtp, pp, vpp, notation)
+        return make_layout(model, job.mtp, pp, vpp, notation_of(model, job.mtp, pp, vpp, rule))
     except SpecError:
         return None
 

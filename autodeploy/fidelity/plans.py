@@ -9,7 +9,7 @@ from autodeploy.errors import Fault, SpecError
 from autodeploy.fidelity.rows import Row
 from autodeploy.fidelity.stacks import Stack, policies
 from autodeploy.spec.job import Job
-from autodeploy.spec.layout import compress
+from autodeploy.spec.layout_words import notation_of
 from autodeploy.spec.model import Model
 from autodeploy.spec.plan import CpComm, Dispatch, Overlap, Plan, Schedule
 
@@ -227,26 +227,25 @@ def _modules(text: str, model: Model) -> str:
 
 
 def layout_of(row: Row, model: Model, pp: int, vpp: int, mtp: bool) -> str:
-    """A stated layout, or the layers spread evenly; two left over are the embedding's and the head's."""
+    """A stated layout, or the layers spread evenly; two left over are the embedding's and the head's. Raises
+    `SpecError` for a list that does not cut the model."""
     text = f"{row.flags}; {row.notes}"
     stated = re.search(r"pp_layout (\S+)", text)
     if stated and ("m" in stated[1]) == mtp:
         return stated[1].rstrip(";")
     listed = re.search(r"num-layer-list=([\d, ]+)", text)
-    if listed and vpp == 1:
-        return _listed([int(n) for n in listed[1].split(",") if n.strip()], pp, model, mtp)
+    if listed and "noop-layers=" not in text:  # which take its place (rule V77)
+        return _listed("".join(listed[1].split()).rstrip(","), (pp, vpp), model, mtp)
     slots = pp * vpp
     if slots > 2 and model.layers % slots and (model.layers + 2) % slots == 0:
-        each = (model.layers + 2) // slots
-        return _listed([each - 1, *[each] * (slots - 2), each - 1], slots, model, mtp)
+        return notation_of(model, mtp, pp, vpp, "account:embedding,loss")
     return "even"
 
 
-def _listed(counts: list[int], slots: int, model: Model, mtp: bool) -> str:
-    """Layers per slot as a layout, the MTP module and the head in the last; the even rule where they do not add up."""
-    if len(counts) != slots or sum(counts) != model.layers or not all(counts[1:-1]):
-        return "even"
-    parts = ["t" * count for count in counts]
-    parts[0] = "E" + parts[0]
-    parts[-1] += "m" * (model.mtp_depth if mtp else 0) + "L"
-    return compress(parts)
+def _listed(counts: str, shape: tuple[int, int], model: Model, mtp: bool) -> str:
+    """Stated layers by stage as a layout. Raises `SpecError` where they are not those of the model."""
+    try:
+        return notation_of(model, mtp, *shape, f"list:{counts}")
+    except SpecError as error:
+        problem = error.faults[0].problem
+        raise SpecError(Fault(path="num-layer-list", problem=f"{counts} {problem}")) from error

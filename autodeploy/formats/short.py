@@ -98,7 +98,7 @@ def _read(part: str) -> tuple[str, Any]:
 
 
 def _allowed() -> str:
-    return " ".join(f"{name}N" for name in NUMBERS) + " " + " ".join(WORDS) + " rc:POLICY layout:STRING"
+    return " ".join(f"{name}N" for name in NUMBERS) + " " + " ".join(WORDS) + " rc:POLICY layout:STRING layout:WORDS"
 
 
 def varying_fields(values: Mapping[str, Sequence[Any]], spread: Sequence[str]) -> tuple[str, ...]:

@@ -12,12 +12,14 @@ from autodeploy.errors import Fault, SpecError, spec_error
 from autodeploy.legality.rules import RULES
 from autodeploy.search.enumerate import broken_rules, describe, enumerate_plans, field_values, rules_to_blame
 from autodeploy.search.exact import search_exact
+from autodeploy.search.layouts import shape_fault
 from autodeploy.spec.conditions import Condition
 from autodeploy.spec.plan import (
     CODES,
     CP_COMM_WORDS,
     DEGREES,
     DISPATCH_WORDS,
+    LAYOUT_RULES,
     OVERLAP_WORDS,
     PLAN_FIELDS,
     SCHEDULE_WORDS,
@@ -144,8 +146,10 @@ def _nearby(space: Space, given: Mapping[str, Any]) -> str:
         if name not in given:
             continue
         options = tuple(range(1, 9)) if name == "vpp" else tuple(2**i for i in range(9))
-        opened = with_values(space, **{name: options})
-        legal = enumerate_plans(opened).legal
+        try:
+            legal = enumerate_plans(with_values(space, **{name: options})).legal
+        except SpecError:  # a layout cut by hand that lies on none of the options
+            continue
         values = sorted({int(value) for value in legal.columns[name]})
         if values:
             out.append(f"{name} {' '.join(map(str, values))}")
@@ -154,10 +158,17 @@ def _nearby(space: Space, given: Mapping[str, Any]) -> str:
 
 def check_plan(space: Space, plan: Plan) -> None:
     """Raises `SpecError` naming every rule that a plan breaks in a space."""
-    faults = [Fault(path="plan", problem=f"breaks {rule}") for rule in broken_rules(space, plan)]
+    faults = [_layout_fault(space, plan, rule) for rule in broken_rules(space, plan)]
     used = plan.tp * plan.pp * plan.cp * plan.dp
     if used != space.devices:
         problem = f"tp x pp x cp x dp = {used}, but there are {space.devices} devices (rule V01)"
         faults.append(Fault(path="plan.dp", problem=problem))
     if faults:
         raise SpecError(*faults, source=space.name)
+
+
+def _layout_fault(space: Space, plan: Plan, rule: str) -> Fault:
+    """A broken rule; where there is no layout because of how the user cuts it, why."""
+    by_hand = plan.layout not in ("auto", *LAYOUT_RULES) and rule.startswith("L01:")
+    found = shape_fault(space, plan.layout, [(plan.pp, plan.vpp)]) if by_hand else None
+    return found or Fault(path="plan", problem=f"breaks {rule}")

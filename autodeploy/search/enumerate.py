@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from math import isqrt
 
 import numpy as np
@@ -12,15 +13,13 @@ from autodeploy.balance.layouts import candidates
 from autodeploy.balance.recompute import parse_policy
 from autodeploy.errors import Fault, SpecError, spec_error
 from autodeploy.legality.rules import LAYOUT_FIELDS, RULES
-from autodeploy.search.layouts import layouts_of, question_of, rules_of
+from autodeploy.search.layouts import layout_faults_of, layouts_of, question_of, rules_of
 from autodeploy.spec.conditions import parse_condition
-from autodeploy.spec.layout import expand
 from autodeploy.spec.model import GQA
 from autodeploy.spec.plan import (
     CODES,
     CP_COMM_WORDS,
     DISPATCH_WORDS,
-    LAYOUT_RULES,
     OVERLAP_WORDS,
     PLAN_FIELDS,
     Plan,
@@ -73,15 +72,15 @@ def field_values(space: Space) -> dict[str, tuple]:
 
 def check_space(space: Space) -> None:
     """Faults that hold for every plan of a space: raises one `SpecError` with all of them."""
-    faults = [*_word_faults(space), *_device_faults(space), *_model_faults(space)]
-    faults += [
-        Fault(path=f"plan.{name}", problem="lists no value")
-        for name, values in field_values(space).items()
-        if not values
-    ]
+    listed = field_values(space)
+    shapes = list(product(listed["pp"], listed["vpp"]))
+    sensible = [(pp, vpp) for pp, vpp in shapes if pp > 1 or vpp == 1]
+    faults = [*_word_faults(space), *layout_faults_of(space, sensible or shapes)]
+    faults += [*_device_faults(space), *_model_faults(space)]
+    faults += [Fault(path=f"plan.{name}", problem="lists no value") for name, values in listed.items() if not values]
     faults += [
         Fault(path=f"plan.{name}", problem=f"lists {values[i]!r} twice")
-        for name, values in field_values(space).items()
+        for name, values in listed.items()
         for i in range(len(values))
         if values[i] in values[:i]
     ]
@@ -101,14 +100,6 @@ def _word_faults(space: Space) -> list[Fault]:
             parse_policy(policy)
         except SpecError as error:
             faults += [Fault(path="plan.recompute", problem=f.problem, allowed=f.allowed) for f in error.faults]
-    for layout in space.plan.layout:
-        if layout in ("auto", *LAYOUT_RULES):
-            continue
-        try:
-            expand(layout)
-        except SpecError as error:
-            allowed = "auto " + " ".join(LAYOUT_RULES) + ", or a layout string such as Et*3|(tt|)*29m|L"
-            faults += [Fault(path="plan.layout", problem=f.problem, allowed=allowed) for f in error.faults]
     return faults
 
 

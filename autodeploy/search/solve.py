@@ -43,18 +43,27 @@ class Solved:
     step_s: float
     fits: bool
     tried: int
-
-    @property
-    def order(self) -> tuple[bool, float]:
-        """Those that fit first, then the shortest step."""
-        return not self.fits, self.step_s
+    """Layouts simulated."""
 
 
 def solve_layouts(space: Space, plan: Plan) -> list[Solved]:
     """The best layout for every way to place MTP and head that the plan has, best first. Empty where it has none."""
     ways = [_Solver(space, plan, ends).solve() for ends in ENDS]
     distinct = {found.plan: found for found in ways if found is not None}
-    return sorted(distinct.values(), key=lambda found: found.order)
+    return sorted(distinct.values(), key=lambda found: (not found.fits, found.step_s))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tried:
+    """A layout, arranged and simulated."""
+
+    found: Arranged
+    step_s: float
+
+    def order(self) -> tuple[bool, float]:
+        """What fits first, then the shortest step; without any that fits, what needs least memory."""
+        fits = bool(self.found.fits)
+        return not fits, self.step_s if fits else float(self.found.peak_bytes)
 
 
 @dataclass(slots=True)
@@ -64,7 +73,7 @@ class _Solver:
     space: Space
     plan: Plan
     ends: str
-    known: dict[Counts, tuple[bool, float, Arranged]] = field(default_factory=dict)
+    known: dict[Counts, _Tried] = field(default_factory=dict)
 
     @property
     def modules(self) -> int:
@@ -77,17 +86,16 @@ class _Solver:
         if at is None or not self.look([at]):
             return None
         for _ in range(ROUNDS):
-            near = self.look([each for each in _moves(at, self.known[at][2]) if each not in self.known])
-            best = min([at, *near], key=self.order)
-            if best == at or self.order(best) >= self.order(at):
+            near = self.look([each for each in _moves(at, self.known[at].found) if each not in self.known])
+            best = min([at, *near], key=lambda counts: self.known[counts].order())
+            if not _gains(self.known[best], self.known[at]):
                 break
             at = best
-        fits, step, _ = self.known[at]
-        return Solved(ends=self.ends, plan=self.with_counts(at), step_s=step, fits=fits, tried=len(self.known))
-
-    def order(self, counts: Counts) -> tuple[bool, float]:
-        fits, step, found = self.known[counts]
-        return not fits, (step if fits else float(found.peak_bytes)) * (1.0 + GAIN_FRAC * len(set(counts)))
+        last = self.known[at]
+        return Solved(
+            ends=self.ends, plan=self.with_counts(at), step_s=last.step_s, fits=bool(last.found.fits),
+            tried=len(self.known),
+        )  # fmt: skip
 
     def with_counts(self, counts: Counts) -> Plan:
         """The plan with so many decoder layers in each slot."""
@@ -106,8 +114,13 @@ class _Solver:
         if found:
             steps = simulate_layouts(list(found.values()), int(common.microbatches))
             for (counts, each), step in zip(found.items(), steps.tolist(), strict=True):
-                self.known[counts] = (bool(each.fits), step, each)
+                self.known[counts] = _Tried(found=each, step_s=step)
         return list(found)
+
+
+def _gains(better: _Tried, worse: _Tried) -> bool:
+    (unfit, value), (old_unfit, old_value) = better.order(), worse.order()
+    return (unfit, value) < (old_unfit, (1.0 - GAIN_FRAC) * old_value)
 
 
 def start(space: Space, plan: Plan, ends: str, costs: Mapping[Kind, LayerCost]) -> Counts | None:

@@ -13,12 +13,11 @@ import numpy as np
 
 from autodeploy.errors import SpecError, spec_error
 from autodeploy.numeric import Num
-from autodeploy.spec.layout import expand
+from autodeploy.spec.layout_words import check_writing, is_word
 from autodeploy.spec.plan import (
     CP_COMM_WORDS,
     DEGREES,
     DISPATCH_WORDS,
-    LAYOUT_RULES,
     OVERLAP_WORDS,
     PLAN_FIELDS,
     SCHEDULE_WORDS,
@@ -80,7 +79,7 @@ def parse_condition(text: str) -> Condition:
 def _value(name: str, value: str, text: str) -> int | str:
     if name == "recompute" and not (is_share(value) or set(value.split("+")) <= {*ALL_MODULES, "none", "fit"}):
         raise spec_error(text, f"unknown value {value!r}", "none fit full full:SHARE, or modules joined by +")
-    if name == "layout" and value not in ("auto", *LAYOUT_RULES):
+    if name == "layout":
         _check_layout(value, text)
     if name in TEXTS:
         return value
@@ -103,15 +102,26 @@ def is_share(policy: str) -> bool:
 
 
 def _check_layout(value: str, text: str) -> None:
-    allowed = "auto " + " ".join(LAYOUT_RULES) + ", or a layout string that ends with L"
     try:
-        slots = expand(value)
+        check_writing(value)
     except SpecError as error:
-        raise spec_error(text, error.faults[0].problem, allowed) from error
-    if not slots[-1].endswith("L"):
-        raise spec_error(text, f"unknown value {value!r}", allowed)
+        fault = error.faults[0]
+        raise spec_error(text, fault.problem, fault.allowed) from error
+
+
+def split_list(text: str) -> list[str]:
+    """The conditions of a list separated by commas. A layout in words has commas of its own (`layout=list:4,4,pp=2`):
+    what follows it without a sign of comparison belongs to it."""
+    parts: list[str] = []
+    for part in filter(str.strip, text.split(",")):
+        open_word = bool(parts) and is_word(parts[-1].partition("=")[2].strip())
+        if open_word and not any(sign in part for sign in OPERATORS):
+            parts[-1] += "," + part
+        else:
+            parts.append(part)
+    return parts
 
 
 def parse_list(text: str) -> tuple[Condition, ...]:
     """Conditions separated by commas: `tp=8,pp=16`."""
-    return tuple(parse_condition(part) for part in text.split(",") if part.strip())
+    return tuple(map(parse_condition, split_list(text)))

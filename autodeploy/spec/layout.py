@@ -6,6 +6,7 @@ Slot s is chunk `s // pp` of stage `s % pp`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -137,6 +138,15 @@ def compress(slots: list[str]) -> str:
 def _compress_slot(slot: str) -> str:
     runs = ((letter, len(list(run))) for letter, run in groupby(slot))
     return "".join(f"{letter}*{n}" if n > 2 else letter * n for letter, n in runs)
+
+
+def with_ends(counts: Sequence[int], modules: int, mtp_slot: int = -1) -> list[str]:
+    """Slot strings of decoder layers per slot: embedding first, MTP modules in their slot, the head last."""
+    held = ["t" * count for count in counts]
+    held[0] = "E" + held[0]
+    held[mtp_slot] += "m" * modules
+    held[-1] += "L"
+    return held
 
 
 def layout_faults(model: Model, mtp: bool, pp: int, vpp: int, slots: list[str]) -> list[str]:

@@ -76,7 +76,7 @@ class Plan:
     replicas: Count = 1
     """Copies of the sharded state: it is spread over dp x cp / replicas ranks (hybrid sharding)."""
     layout: str
-    """`auto`, a rule (`even`, `light`, `apart`, `late`) or a layout string."""
+    """`auto`, a rule (`even`, `light`, `apart`, `late`), a layout string, or the words of a framework."""
     recompute: str
     """`none`, `fit`, `full`, `full:SHARE`, or modules joined by `+`."""
 

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from autodeploy.errors import Fault, SpecError, spec_error
-from autodeploy.spec.conditions import parse_condition, parse_list
+from autodeploy.spec.conditions import parse_condition, parse_list, split_list
 from autodeploy.spec.files import parse, read_mapping
 from autodeploy.spec.model import GQA, MLA, Model, MoE
 from autodeploy.spec.sweep import Sweep, Value
@@ -68,7 +68,7 @@ def _key_faults(sweep: Sweep) -> list[Fault]:
 def _condition_faults(sweep: Sweep) -> list[Fault]:
     """What is wrong with the conditions; a fixed field needs one value."""
     faults: list[Fault] = []
-    for text in (*sweep.only, *sweep.ban, *filter(str.strip, sweep.fix.split(","))):
+    for text in (*sweep.only, *sweep.ban, *split_list(sweep.fix)):
         try:
             parse_condition(text)
         except SpecError as error:

@@ -57,7 +57,7 @@ RULES = {
     "sequence_parallelism_alone": ("tp1/sp", ("tp=1", "P05", "tp 2")),
     "nothing_to_overlap": ("ep1/pair", ("ep=1", "P02", "ep 2")),
     "one_node": ("ep8/hier", ("ep=8", "P03")),
-    "layers": ("pp2/layout:Et*3|t*2L", ("pp=2", "L01")),
+    "layers": ("pp2/layout:Et*3|t*2L", ("plan.layout", "5 decoder layers", "the model has 32", "L01")),
 }
 
 
@@ -66,6 +66,38 @@ def test_a_plan_that_breaks_rules_names_them_and_the_legal_values(small: Path, c
     text, parts = RULES[case]
     said = refused(small.parent, "explain", text, "--space", small)
     for part in parts:
+        assert part in said
+
+
+LAYOUTS = {
+    "too_many_parts": ("pp2/vpp1/layout:Et*16|t*16|L", ("3 slots", "pp 2 x vpp 1", "L01")),
+    "layer_lost": ("pp2/vpp1/layout:Et*16|t*15L", ("31 decoder layers", "32", "L01")),
+    "layer_repeated": ("pp2/vpp1/layout:Et*16|t*17L", ("33 decoder layers", "32", "L01")),
+    "mtp_before_a_layer": ("pp2/vpp1/layout:Et*16m|t*16L", ("order must be E, decoder layers, MTP, L",)),
+    "no_head": ("pp2/vpp1/layout:Et*16|t*16", ("head, L", "list:N")),
+    "list_of_other_stages": ("pp4/vpp1/layout:list:16,8,8", ("lists 3 stages, but pp is 4", "V77", "4 stages")),
+    "list_of_no_pipeline": ("layout:list:10,10,12", ("3 stages", "pp is 1", "pp is 2", "pp is 4")),
+    "list_that_does_not_sum": ("layout:list:16,15", ("sums to 31", "32 layers", "V77", "a sum of 32")),
+    "list_below_zero": ("layout:list:33,-1", ("-1 layers", "0 or more")),
+    "list_with_chunks": ("pp2/vpp2/layout:list:16,16", ("vpp is 2", "V77", "list:N,N;N,N")),
+    "first_of_none": ("pp2/vpp1/layout:first:0", ("first is 0", "V68", "1 or more")),
+    "rest_uneven": ("pp4/vpp1/layout:first:7,last:6", ("19 layers", "2 other stages", "V68")),
+    "chunks_uneven": ("pp2/vpp2/layout:first:15", ("15 layers", "vpp 2", "V68", "multiples of 2")),
+    "last_alone": ("pp1/layout:last:32", ("V69", "pp > 1")),
+    "ends_counted": ("pp4/vpp1/layout:account:loss", ("32 layers + loss = 33", "V60")),
+    "noop_beyond": ("pp2/vpp1/layout:noop:0,34", ("34", "V78", "0 to 33")),
+    "only_noops": ("pp4/vpp2/layout:noop:5,6,7,8,9,10,11,12", ("stage 1 chunk 0 holds only no-ops",)),
+    "offsets": ("pp4/vpp1/layout:offset:0,1,0,0", ("sums to 1", "V85", "a sum of 0")),
+    "malformed": ("pp2/layout:list:16;", ("'list:16;' cannot be read", "list:N,N,...")),
+}
+
+
+@pytest.mark.parametrize("case", LAYOUTS)
+def test_a_layout_cut_by_hand_that_does_not_fit_is_one_message(small: Path, case: str) -> None:
+    text, parts = LAYOUTS[case]
+    said = refused(small.parent, "explain", text, "--space", small)
+    assert len(said.splitlines()) == 1
+    for part in ("plan.layout: ", text.partition("layout:")[2], *parts):
         assert part in said
 
 
@@ -147,6 +179,14 @@ def test_a_broken_document_says_what_is_broken(folder: Path, document: dict[str,
     said = refused(folder, "explain", "broken.json")
     for part in parts:
         assert part in said
+
+
+def test_a_layout_of_a_document_that_does_not_fit_says_why(folder: Path, document: dict[str, Any]) -> None:
+    document["plans"][0]["plan"]["layout"] = "list:20,11"
+    Path("broken.json").write_text(json.dumps(document))
+    said = refused(folder, "explain", "broken.json")
+    assert "plan.layout: 'list:20,11': sums to 31" in said
+    assert len(said.splitlines()) == 1
 
 
 UNCHECKED: dict[str, Change] = {

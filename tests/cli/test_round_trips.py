@@ -142,9 +142,36 @@ def pasted_back(text: str, space: Path) -> bool:
     return again["plan_id"] == given["plan_id"]
 
 
-@pytest.mark.parametrize("text", ["tp1/pp4/ep8/light", "pp2/layout:Et*17|t*15L"])
+OWN_LAYOUTS = (
+    "pp2/layout:Et*17|t*15L", "pp4/layout:first:6,last:6", "pp2/layout:list:17,15", "pp2/layout:list:9,8;8,7",
+    "pp4/layout:noop:0,33,34,35", "pp2/layout:offset:1,0;0,-1", "pp2/layout:noop:0,33",
+)  # fmt: skip
+"""Cut by hand, of 32 layers."""
+
+
+@pytest.mark.parametrize("text", ["tp1/pp4/ep8/light", *OWN_LAYOUTS])
 def test_a_layout_outside_the_space_is_printed(small: Path, text: str) -> None:
     assert pasted_back(text, small)
+
+
+def test_a_layout_in_words_is_the_layout_string_it_means(small: Path) -> None:
+    """In the plan as the user has it, in the arrangement and in what is exported as Megatron writes it."""
+    words, string = (only(answer("explain", f"tp1/ep8/pp4/vpp1/layout:{text}", "--space", small)) for text in
+                     ("first:6,last:6", "Et*6|(t*10|)*2t*6L"))  # fmt: skip
+    assert words["plan"]["layout"] == "first:6,last:6"
+    assert words["arrangement"]["layout"] == string["arrangement"]["layout"] == "Et*6|(t*10|)*2t*6L"
+    assert words["step_time_s"] == string["step_time_s"]
+    text = ask("export", words["plan_short"], "--space", small, "--target", "megatron-core", "--allow-loss").stdout
+    assert "--pipeline-model-parallel-layout 'Et*6|(t*10|)*2t*6L'" in text
+
+
+def test_a_layout_in_words_may_be_listed_fixed_and_asked_for(small: Path, folder: Path) -> None:
+    listed = folder / "listed.toml"
+    listed.write_text(small.read_text() + 'layout = ["even", "list:17,15"]\n')
+    fixed = ranked(small, "--fix", "pp=2,layout=list:17,15,vpp=1")["plans"]
+    asked = ranked(listed, "--only", "layout=list:17,15")["plans"]
+    assert {plan["arrangement"]["layout"] for plan in (*fixed, *asked)} == {"Et*17|t*15L"}
+    assert [plan["step_time_s"] for plan in fixed] == [plan["step_time_s"] for plan in asked]
 
 
 @pytest.mark.parametrize("text", ["tp1/pp2/ep8/pair", "tp1/pp2/ep8/zero0", "tp2/pp4/nosp", "tp2/pp4/rc:full"])

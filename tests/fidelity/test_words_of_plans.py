@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from autodeploy.balance.recompute import parse_policy
+from autodeploy.errors import SpecError
 from autodeploy.fidelity.machines import profile_of
 from autodeploy.fidelity.plans import precision_of, recompute_of
 from autodeploy.fidelity.runs import Run, run_of
@@ -153,6 +154,26 @@ def test_a_row_that_says_nothing_takes_the_assumption_of_its_source() -> None:
 def test_listed_layers_become_a_layout(listed: str) -> None:
     found = run(pp=2, overlap_notes=f"use-mc2;num-layer-list={listed};flash-attn")
     assert layers_of(found) == ["Ettt", "tttttL"]
+
+
+UNCUT = {
+    "sum": ({"pp": 2}, "3,4", "sums to 7"),
+    "stages": ({"pp": 4}, "3,5", "lists 2 stages"),
+    "chunks": ({"pp": 2, "vpp": 2}, "3,5", "vpp is 2"),
+    "no_layer": ({"pp": 4}, "4,0,2,2", "stage 1 holds no layer"),
+}
+
+
+@pytest.mark.parametrize("case", UNCUT)
+def test_listed_layers_that_do_not_cut_the_model_are_a_reason(case: str) -> None:
+    """MindSpeed-LLM refuses such a list at launch (num_layer_list.py): whatever ran, it was not this."""
+    changed, listed, said = UNCUT[case]
+    with pytest.raises(SpecError, match=f"num-layer-list: {listed} .*{said}"):
+        run(**changed, overlap_notes=f"num-layer-list={listed}")
+
+
+def test_noops_take_the_place_of_listed_layers() -> None:
+    assert run(pp=2, overlap_notes="num-layer-list=3,4;noop-layers=0,7").plan.layout == "even"
 
 
 def test_listed_layers_of_an_mtp_model_keep_its_module() -> None:

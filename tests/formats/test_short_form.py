@@ -26,7 +26,7 @@ def plans(draw: st.DrawFn) -> Plan:
         overlap=draw(st.sampled_from(Overlap)),
         dispatch=draw(st.sampled_from(Dispatch)),
         cp_comm=draw(st.sampled_from(CpComm)),
-        layout=draw(st.sampled_from(["auto", "even", "light", "apart", "Et*3|(tt|)*29m|L"])),
+        layout=draw(st.sampled_from(["auto", "even", "Et*3|(tt|)*29m|L", "first:3,last:2", "offset:0,1;0,-1"])),
         recompute=draw(st.sampled_from(["none", "fit", "full", "full:0.25", "layernorm+moe_act"])),
     )
 

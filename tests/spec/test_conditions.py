@@ -14,7 +14,7 @@ from autodeploy.catalog.lookup import load_space
 from autodeploy.errors import SpecError
 from autodeploy.search.choose import hold
 from autodeploy.search.enumerate import enumerate_plans
-from autodeploy.spec.conditions import parse_condition, parse_list
+from autodeploy.spec.conditions import parse_condition, parse_list, split_list
 from autodeploy.spec.plan import (
     CP_COMM_WORDS,
     DISPATCH_WORDS,
@@ -305,6 +305,30 @@ def test_fixed_fields_replace_the_values_of_the_space(tmp_path: Path) -> None:
     assert (plan.overlap, plan.dispatch, plan.layout, plan.recompute) == (("none",), ("flat",), ("light",), ("full",))
     assert {each.tp for each in chosen(enumerate_plans(held).legal)} == {4}
     assert plan.vpp == space(tmp_path).plan.vpp
+
+
+LISTS = {
+    "pp=2,layout=list:20,12,tp=2": ["pp=2", "layout=list:20,12", "tp=2"],
+    "layout=first:3,last:2": ["layout=first:3,last:2"],
+    "layout=list:3,2;2,2,vpp=2": ["layout=list:3,2;2,2", "vpp=2"],
+    "layout=offset:0,1,0,-1,pp=4": ["layout=offset:0,1,0,-1", "pp=4"],
+    "layout=account:embedding,loss,tp>1": ["layout=account:embedding,loss", "tp>1"],
+    "layout=even,pp": ["layout=even", "pp"],
+    "tp=8, ,pp": ["tp=8", "pp"],
+}
+
+
+@pytest.mark.parametrize("text", LISTS)
+def test_commas_of_a_layout_belong_to_it(text: str) -> None:
+    assert split_list(text) == LISTS[text]
+
+
+@pytest.mark.parametrize("text", ["layout=list:20,12", "layout!=first:3,last:2", "layout=offset:0,1;-1,0"])
+def test_a_layout_in_the_words_of_a_framework_is_a_condition(text: str) -> None:
+    (condition,) = parse_list(text)
+    assert condition.text == text
+    plan = plan_of(layout=str(condition.value))
+    assert bool(condition.holds(plan)) is (condition.sign == "=")
 
 
 def test_fixed_ways_of_sending_and_sharing_replace_the_values_of_the_space(tmp_path: Path) -> None:
