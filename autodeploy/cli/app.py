@@ -119,6 +119,21 @@ def export(
 
 @app.command()
 @guarded
+def trace(
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="FILE, FILE#RANK, or a short form with --space.")],
+    space: Annotated[Path | None, typer.Option(help="Space file of a short form.")] = None,
+    gbs: GbsOption = None,
+    out: Annotated[Path | None, typer.Option(help="Write the step as JSON for ui.perfetto.dev.")] = None,
+    ascii: Annotated[bool, typer.Option("--ascii", help="Draw the pipeline in the terminal.")] = False,
+) -> int:
+    """Show one step of a plan op by op: a trace file with memory over time, or a drawing."""
+    from autodeploy.cli.trace import run_trace
+
+    return run_trace(plan, space_file=space, gbs=gbs, out=out, draw=ascii)
+
+
+@app.command()
+@guarded
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="SWEEP", help="Sweep file with a [matrix] table.")],
     out: Annotated[Path, typer.Option(help="JSON Lines, one a cell; resumed if it is there.")],

@@ -8,6 +8,7 @@ import numpy as np
 
 from autodeploy.schedule.program import compile_program
 from autodeploy.schedule.simulate import simulate
+from autodeploy.schedule.timeline import Durations
 from autodeploy.search.arrange import Arranged
 from autodeploy.spec.plan import Overlap
 
@@ -39,6 +40,17 @@ def simulate_steps(arranged: Arranged, microbatches: int, *, with_free_sends: bo
     both = simulate(program, _twice(forward), _twice(backward), merged_twice, np.concatenate([sends, 0.0 * sends]))
     finish, free = both[:, :plans], both[:, plans:]
     return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish, without_sends_s=(free + tails).max(axis=0))
+
+
+def durations_of(arranged: Arranged) -> Durations:
+    """The slot times of one arranged plan."""
+    pair = arranged.case.overlap == Overlap.PAIR
+    return Durations(
+        forward_s=_slot_times(arranged, "forward")[:, 0],
+        backward_s=_slot_times(arranged, "backward")[:, 0],
+        merged_s=_merged_times(arranged, 1)[..., 0] if pair else None,
+        send_s=float(arranged.send_s),
+    )
 
 
 def _twice(times: np.ndarray) -> np.ndarray:
