@@ -9,7 +9,7 @@ from autodeploy.cli.plans import asked_plan
 from autodeploy.errors import spec_error
 from autodeploy.formats.document import check_writable, write_text
 from autodeploy.report.explain import chosen_words
-from autodeploy.report.pipeline import pipeline_text
+from autodeploy.report.pipeline import pipeline_drawing
 from autodeploy.report.tables import console
 from autodeploy.report.trace import trace_text
 from autodeploy.search.nearest import miss_of
@@ -28,7 +28,7 @@ def run_trace(argument: str, *, space_file: Path | None, gbs: int | None, out: P
         say(f"written to {out}; open it in ui.perfetto.dev")
     if draw:
         screen = console()
-        screen.print(pipeline_text(space, timeline, screen.width))
+        screen.print(pipeline_drawing(space, timeline, screen.width))
     if timeline.result.fits:
         return DONE
     say("does not fit: " + miss_of(space, timeline.result).text())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import NamedTuple
 
+from rich.console import Group
 from rich.text import Text
 
 from autodeploy.formats.document import plan_short
@@ -41,21 +42,20 @@ LEAST = 20
 """Columns of time that are drawn even where the terminal is narrower."""
 
 
-def pipeline_text(space: Space, timeline: StepTimeline, width: int) -> Text:
+def pipeline_drawing(space: Space, timeline: StepTimeline, width: int) -> Group:
     """The drawing, a scale above it and what the signs mean below."""
     result = timeline.result
     names = [f"stage {stage.stage}" for stage in result.stages]
     shares = [f"{stage.busy_s / result.step_time_s:.0%}" for stage in result.stages]
     margin = max(map(len, names)) + 1
-    columns = max(width - margin - len(" busy") - 1, LEAST)
+    columns = max(width - margin - len(" busy"), LEAST)
     drawn = [each for each in timeline.events if each.lane in (COMPUTE, STEP_END) and each.kind in MARKS]
-    text = Text(f"{plan_short(space, result.plan)}, {result.microbatches} microbatches\n", no_wrap=True)
-    text.append(f"{'':{margin}}{_scale(result.step_time_s, columns)} busy\n")
+    head = Text(f"{plan_short(space, result.plan)}, {result.microbatches} microbatches")
+    lines = [Text(f"{'':{margin}}{_scale(result.step_time_s, columns)} busy", no_wrap=True)]
     for stage, (name, share) in enumerate(zip(names, shares, strict=True)):
-        text.append(f"{name:{margin}}")
-        text.append_text(line_of([e for e in drawn if e.rank == stage], result.step_time_s, columns))
-        text.append(f" {share:>4}\n")
-    return text.append_text(_legend({event.kind for event in drawn}, result.step_time_s / columns))
+        line = line_of([e for e in drawn if e.rank == stage], result.step_time_s, columns)
+        lines.append(Text.assemble(f"{name:{margin}}", line, f" {share:>4}", no_wrap=True))
+    return Group(head, *lines, _legend({event.kind for event in drawn}, result.step_time_s / columns))
 
 
 def _scale(step_s: float, columns: int) -> str:
@@ -93,7 +93,7 @@ def _sign(event: Event) -> str:
 
 def _legend(kinds: set[str], column_s: float) -> Text:
     """What the signs mean that occur in the drawing."""
-    text = Text(f"A column is {format_seconds(column_s)} and shows what fills most of it: ", no_wrap=False)
+    text = Text(f"A column is {format_seconds(column_s)} and shows what fills most of it: ")
     for kind, mark in MARKS.items():
         if kind in kinds:
             signs = mark.signs if len(mark.signs) == 1 else f"{mark.signs[0]}-{mark.signs[-1]}"
