@@ -60,7 +60,8 @@ def asked_plan(argument: str, space_file: Path | None, gbs: int | None = None) -
     """The plan of a PLAN argument and its space: a file holds its own, a short form is read within `space_file`."""
     if names_a_file(argument):
         if space_file is not None or gbs is not None:
-            raise spec_error("--space/--gbs", "not with a plan file, which holds its own space", "neither")
+            flag = "--space" if space_file is not None else "--gbs"
+            raise spec_error(flag, "not with a plan file, which holds its own space", "none")
         found = plan_from_file(argument)
         return found.space, Choice(plan=found.plan, chosen={})
     if space_file is None:
