@@ -124,6 +124,11 @@ class Op:
     counts_rows: bool = False
     """Its sizes come from the routing: without capacities the host has to ask for them."""
 
+    @property
+    def of_experts(self) -> bool:
+        """Lies between a dispatch and its combine."""
+        return self.engine is Engine.EXPERTS or self.module is Module.MOE_ACT
+
 
 def matmul(
     name: str,

@@ -59,7 +59,16 @@ def product_s(
     return maximum(waves * tile_s, hbm_s(device, moved_bytes)) + device.kernel_gap_s
 
 
-def _product(device: Device, op: Op, grad_bytes: float, how: Format) -> tuple[Num, Num]:
+class Passes(NamedTuple):
+    """Seconds of an op on the device."""
+
+    forward: Num
+    backward: Num
+    weights: Num = 0.0
+    """The part of `backward` that is weight gradients."""
+
+
+def _product(device: Device, op: Op, grad_bytes: float, how: Format) -> Passes:
     """Forward; backward as input gradient plus weight gradient, whose results are added to what earlier microbatches
     left, at `grad_bytes` of traffic a weight: each tile ends with it, so it comes on top of the product. Operands have
     the width of the format, results are bf16; frozen weights get no gradient."""
@@ -69,12 +78,13 @@ def _product(device: Device, op: Op, grad_bytes: float, how: Format) -> tuple[Nu
     forward = product_s(device, m, n, k, groups, held * (m * k + weights) + wide * m * n, rate)
     dgrad = product_s(device, m, k, n, groups, held * (m * n + weights) + wide * m * k, rate)
     if not op.trained:
-        return forward, dgrad
+        return Passes(forward, dgrad)
     wgrad = product_s(device, n * groups, k, m / groups, groups, held * (m * k + m * n), rate)
-    return forward, dgrad + wgrad + hbm_s(device, grad_bytes * weights)
+    wgrad = wgrad + hbm_s(device, grad_bytes * weights)
+    return Passes(forward, dgrad + wgrad, wgrad)
 
 
-def _attention(device: Device, profile: Profile, job: Job, op: Op) -> tuple[Num, Num]:
+def _attention(device: Device, profile: Profile, job: Job, op: Op) -> Passes:
     """Fused attention at a share of the peak that grows with the document, or a batched product.
 
     Formula: flop / (peak * frac * l / (l + l_half)), backward 2.5 x the flop
@@ -91,16 +101,16 @@ def _attention(device: Device, profile: Profile, job: Job, op: Op) -> tuple[Num,
     peak = device.peak_flop_per_s * kernel * wide * length / (length + device.attention_half_len)
     forward = op.flop / (peak * device.attention_forward_frac) + device.kernel_gap_s
     backward = ATTENTION_BACKWARD_FLOP * op.flop / (peak * device.attention_backward_frac)
-    return forward, backward + device.kernel_gap_s
+    return Passes(forward, backward + device.kernel_gap_s)
 
 
-def _vector(device: Device, op: Op) -> tuple[Num, Num]:
+def _vector(device: Device, op: Op) -> Passes:
     gaps = op.kernels * device.kernel_gap_s
-    return hbm_s(device, op.forward_bytes) + gaps, hbm_s(device, op.backward_bytes) + gaps
+    return Passes(hbm_s(device, op.forward_bytes) + gaps, hbm_s(device, op.backward_bytes) + gaps)
 
 
-def op_s(device: Device, profile: Profile, job: Job, op: Op) -> tuple[Num, Num]:
-    """Forward and backward seconds of an op on the device, communication apart."""
+def op_s(device: Device, profile: Profile, job: Job, op: Op) -> Passes:
+    """Seconds of an op on the device, communication apart."""
     if op.engine is Engine.VECTOR:
         return _vector(device, op)
     if op.engine is Engine.ATTENTION:

@@ -58,8 +58,16 @@ class OpCost(NamedTuple):
     backward_s: Num
     traffic: tuple[Load, Load] | None
     kernels: tuple[int, int]
+    aside: tuple[Num, Num] = (0.0, 0.0)
+    """The part of the seconds that no later op of the pass waits for."""
     context: tuple[Num, Num] = (0.0, 0.0)
     """The part of `traffic` that is context parallelism in the open."""
+
+    def load(self, op: Op, side: int) -> Load:
+        """Of a forward (side 0) or backward (1) pass."""
+        seconds, aside = self[side], self.aside[side]
+        engine = Load(busy=seconds, experts=seconds - aside if op.of_experts else 0.0, aside=aside)
+        return engine.plus(self.traffic[side]) if self.traffic else engine
 
 
 def layer_costs(model: Model, job: Job, machine: Machine, plan: LayerLike) -> dict[Kind, LayerCost]:
@@ -73,14 +81,17 @@ def layer_costs(model: Model, job: Job, machine: Machine, plan: LayerLike) -> di
 
 
 def _op_cost(machine: Machine, job: Job, op: Op, traffic: Traffic) -> OpCost:
-    forward_s, backward_s = op_s(machine.cluster.device, machine.profile, job, op)
-    seconds = (machine.slowest_over_typical * forward_s, machine.slowest_over_typical * backward_s)
+    forward_s, backward_s, weights_s = (
+        machine.slowest_over_typical * each for each in op_s(machine.cluster.device, machine.profile, job, op)
+    )
+    seconds = (forward_s, backward_s)
+    aside = seconds if op.module is Module.SHARED_EXPERTS else (0.0, weights_s)
     if not op.transfers:
-        return OpCost(*seconds, None, kernels(op))
+        return OpCost(*seconds, None, kernels(op), aside)
     forward = [traffic.load(transfer, transfer.forward, seconds[0]) for transfer in op.transfers]
     backward = [traffic.load(transfer, transfer.backward, seconds[1]) for transfer in op.transfers]
     context = (_context_s(op, forward), _context_s(op, backward))
-    return OpCost(*seconds, (sum_loads(forward), sum_loads(backward)), kernels(op), context)
+    return OpCost(*seconds, (sum_loads(forward), sum_loads(backward)), kernels(op), aside, context)
 
 
 def _context_s(op: Op, loads: list[Load]) -> Num:
@@ -125,21 +136,17 @@ def _pass(machine: Machine, ops: tuple[Op, ...], costs: Mapping[int, OpCost], si
     issue_s = 0.0 if profile.graphs else device.issue_s
     sparse = sum(1 for op in ops if op.counts_rows)
     terms["launch"] = maximum(launches * issue_s - engines, 0.0) + sparse * profile.moe_stalls * device.stall_s
-    traffic = sum_loads([cost.traffic[side] for cost in mine if cost.traffic])
     context = total([cost.context[side] for cost in mine])
-    terms |= {"tensor_parallel": traffic.busy - context, "context_parallel": context}
-    terms["expert_exchange"] = traffic.exchange
-    return terms, traffic._replace(busy=traffic.busy + engines + terms["launch"])
+    collectives = total([cost.traffic[side].busy for cost in mine if cost.traffic])
+    terms |= {"tensor_parallel": collectives - context, "context_parallel": context}
+    load = sum_loads([cost.load(op, side) for op, cost in zip(ops, mine, strict=True)])
+    terms["expert_exchange"] = load.exchange
+    return terms, load._replace(busy=load.busy + terms["launch"])
 
 
 def _rebuild(ops: tuple[Op, ...], costs: Mapping[int, OpCost]) -> tuple[Load, ...]:
     """Forward load of the ops of every rebuildable module."""
-    mine: list[list[OpCost]] = [[] for _ in Module]
+    mine: list[list[Load]] = [[] for _ in Module]
     for op in ops:
-        mine[op.module].append(costs[id(op)])
-    return tuple(_forward_load(mine[module]) for module in REBUILDABLE)
-
-
-def _forward_load(costs: list[OpCost]) -> Load:
-    traffic = sum_loads([cost.traffic[0] for cost in costs if cost.traffic])
-    return traffic._replace(busy=traffic.busy + total([cost.forward_s for cost in costs]))
+        mine[op.module].append(costs[id(op)].load(op, 0))
+    return tuple(sum_loads(mine[module]) for module in REBUILDABLE)

@@ -33,7 +33,7 @@ def forward_loads(
     """Per distinct chunk content of a stage."""
     loads = {kind: costs[kind].forward for kind in role.kinds}
     if sharding:
-        loads = {kind: load.plus(Load(sharding[kind].forward)) for kind, load in loads.items()}
+        loads = {kind: load.plus(Load(busy=sharding[kind].forward)) for kind, load in loads.items()}
     return _chunk_loads(role, loads)
 
 
@@ -43,7 +43,7 @@ def backward_loads(
     """Per distinct chunk content of a stage, with what its recompute repeats."""
     loads = {kind: costs[kind].backward.plus(extra[kind]) for kind in role.kinds}
     if sharding:
-        loads = {kind: load.plus(Load(sharding[kind].backward)) for kind, load in loads.items()}
+        loads = {kind: load.plus(Load(busy=sharding[kind].backward)) for kind, load in loads.items()}
     return _chunk_loads(role, loads)
 
 

@@ -55,7 +55,7 @@ class Traffic:
         Source: model.md 6.5; NeMo tp_overlap_configs/userbuffers.py (4 splits), MindSpeed CoC (2, 4 or 8).
         """
         lanes = rates.lanes(transfer.bytes)
-        load = Load(serial(self.cluster, lanes), 0.0, lanes.inner, lanes.outer).times(count)
+        load = Load(busy=serial(self.cluster, lanes), inner=lanes.inner, outer=lanes.outer).times(count)
         if not self.profile.overlap_tensor or transfer.group is not Group.TP:
             return load
         alone = load.busy
@@ -73,7 +73,7 @@ class Traffic:
         is_hier, is_once = dispatch == Dispatch.HIER, dispatch == Dispatch.DEDUP
         lanes = Lanes(*(where(is_hier, h, where(is_once, o, f)) for h, o, f in zip(hier, once, flat, strict=True)))
         alone = where(is_hier, lanes.inner + lanes.outer, maximum(lanes.inner, lanes.outer))
-        return Load(0.0, alone, lanes.inner, lanes.outer)
+        return Load(exchange=alone, inner=lanes.inner, outer=lanes.outer)
 
     def _context(self, moved_bytes: Num, count: Num, beside_s: Num) -> Load:
         """Keys and values around a ring, hidden behind the attention of those before where the stack sends early; or
@@ -84,7 +84,7 @@ class Traffic:
         is_ring, is_gather = self.plan.cp_comm == CpComm.RING, self.plan.cp_comm == CpComm.GATHER
         ways = zip(ring, gather, shuffle, strict=True)
         lanes = Lanes(*(where(is_ring, r, where(is_gather, g, u)) for r, g, u in ways))
-        load = Load(serial(self.cluster, lanes), 0.0, lanes.inner, lanes.outer).times(count)
+        load = Load(busy=serial(self.cluster, lanes), inner=lanes.inner, outer=lanes.outer).times(count)
         if not self.profile.overlap_context:
             return load
         return load._replace(busy=where(is_ring, maximum(load.busy - beside_s, 0.0), load.busy))

@@ -77,10 +77,22 @@ def _headline(space: Space, result: PlanResult, chosen: Mapping[str, Any], place
         f"{result.mfu_frac:.1%} of {result.mfu_peak_flop_per_s / TERA:g} TF ({result.flop_convention})",
         f"{fits}: peak {format_bytes(result.peak_memory_bytes)} of {format_bytes(result.usable_memory_bytes)}; "
         f"limited by {result.limited_by}; bound {format_seconds(result.bound_s)}",
+        f"average stage: {split_words(result)}",
     ]
+    if result.exchange_hidden_frac is not None:
+        lines.append(f"expert all-to-all of the busiest stage: {result.exchange_hidden_frac:.1%} hidden")
     if chosen:
         lines.append(chosen_words(chosen))
     return Text("\n".join(lines))
+
+
+def split_words(result: PlanResult) -> str:
+    """`compute 12.1 s (61.0%), recompute ...`, largest terms as they come."""
+    step = result.step_time_s
+    return ", ".join(
+        f"{name.replace('_', ' ')} {format_seconds(value)} ({value / step:.1%})"
+        for name, value in result.time_split.items()
+    )
 
 
 def chosen_words(chosen: Mapping[str, Any]) -> str:

@@ -63,7 +63,7 @@ def _stage(stage: StageResult, events: Sequence[Event], levels: Sequence[Level])
     process = stage.stage + 1
     yield _name("process", process, f"stage {stage.stage}: {' | '.join(stage.layers)}")
     yield _order("process", process, stage.stage)
-    for row, (name, placed) in enumerate(rows_of(events).items()):
+    for row, (name, placed) in enumerate(lanes_of(events).items()):
         thread = {"pid": process, "tid": THREADS * process + row}
         yield _name("thread", process, name) | thread
         yield _order("thread", process, row) | thread
@@ -86,26 +86,12 @@ def _order(what: str, process: int, place: int) -> dict[str, Any]:
     return {"name": f"{what}_sort_index", "ph": "M", "pid": process, "args": {"sort_index": place}}
 
 
-def rows_of(events: Sequence[Event]) -> Mapping[str, list[Event]]:
-    """The rows on which events are drawn, none over another: a row a lane, `port 2` where messages overlap."""
-    rows: dict[str, list[Event]] = {}
-    lanes: dict[str, int] = {}
+def lanes_of(events: Sequence[Event]) -> Mapping[str, list[Event]]:
+    """The events of a rank lane by lane, in the order in which lanes are first used."""
+    lanes: dict[str, list[Event]] = defaultdict(list)
     for event in sorted(events, key=lambda each: each.start_s):
-        number = 1
-        while (name := _row(event.lane, number)) in rows and _before(event, rows[name][-1]):
-            number += 1
-        rows.setdefault(name, []).append(event)
-        lanes.setdefault(event.lane, len(lanes))
-    return {name: rows[name] for name in sorted(rows, key=lambda name: (lanes[rows[name][0].lane], name))}
-
-
-def _row(lane: str, number: int) -> str:
-    return lane if number == 1 else f"{lane} {number}"
-
-
-def _before(event: Event, last: Event) -> bool:
-    """Whether an event begins before another has ended, by more than rounding."""
-    return round((event.start_s - last.end_s) / MICRO, NS_DIGITS) < 0.0
+        lanes[event.lane].append(event)
+    return lanes
 
 
 def label(event: Event) -> str:

@@ -10,8 +10,7 @@ import numpy as np
 from autodeploy.errors import Fault, SpecError
 from autodeploy.schedule.bounds import stage_work_s
 from autodeploy.schedule.orders import Shape, live_chunks, op_counts
-from autodeploy.schedule.program import compile_program
-from autodeploy.schedule.simulate import simulate
+from autodeploy.schedule.steady import Durations, finish_s
 from autodeploy.spec.plan import Overlap, Schedule
 
 MOST_PASSES = 2_000_000
@@ -91,7 +90,7 @@ def _compared(shape: Shape, times: StageTimes) -> Comparison:
     forward, backward, merged = (np.array(each) / v for each in (times.forward_s, times.backward_s, times.merged_s))
     down, up = (np.tile(each, v)[:, None] for each in (forward, backward))
     pair = np.broadcast_to(merged[:, None, None, None], (pp, v, v, 1)) if shape.overlap == Overlap.PAIR else None
-    step = float(simulate(compile_program(shape), down, up, pair, np.array([times.send_s])).max())
+    step = float(finish_s(shape, Durations(down, up, pair, np.array([times.send_s]))).max())
     works = [_work_s(shape, rank, forward[rank], backward[rank], merged[rank]) for rank in range(pp)]
     return Comparison(
         shape=shape,

@@ -5,9 +5,11 @@ Ops of one level depend on none of each other, so a level is one array operation
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,27 +21,8 @@ START = 0
 """Index of the moment zero, which stands for a producer that is not there; ops count from 1."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Program:
-    """All ops of all ranks, sorted by level. Arrays of one entry per op unless said otherwise."""
-
-    shape: Shape
-    rank: np.ndarray
-    duration: np.ndarray
-    """Row of the duration table: slot for F, slots + slot for B, then (rank, i, j) for merged ops."""
-    before: np.ndarray
-    """The previous op on the rank."""
-    producers: tuple[tuple[np.ndarray, np.ndarray], ...]
-    """Ops on other ranks that an op waits for, and [:, 1] 1 where a message lies between. Only merged ops have two."""
-    levels: tuple[tuple[int, int], ...]
-    """First and last + 1 of the ops of every level."""
-    last: np.ndarray
-    """[pp] index of the last op of every rank."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Ops:
-    """All ops in rank order, before sorting; indices count from 1."""
+class Ops(NamedTuple):
+    """What every op is: its rank, and the microbatch and chunk of its forward and of its backward half."""
 
     rank: np.ndarray
     f_microbatch: np.ndarray
@@ -48,42 +31,72 @@ class _Ops:
     b_chunk: np.ndarray
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """All ops of all ranks, sorted by level. Arrays of one entry per op unless said otherwise."""
+
+    shape: Shape
+    ops: Ops
+    duration: np.ndarray
+    """Row of the duration table: slot for F, slots + slot for B, then (rank, i, j) for merged ops."""
+    before: np.ndarray
+    """The previous op on the rank."""
+    producers: tuple[np.ndarray, ...]
+    """The ops whose forward and whose backward output an op waits for; one array where no op has both halves."""
+    sends: tuple[np.ndarray, ...]
+    """[:, 1] 1 where the op sends its forward (backward) output to another rank."""
+    levels: tuple[tuple[int, int], ...]
+    """First and last + 1 of the ops of every level."""
+    of_rank: tuple[np.ndarray, ...]
+    """Per rank the indices of its ops, in order."""
+
+    @property
+    def last(self) -> list[int]:
+        """[pp] index of the last op of every rank."""
+        return [int(ops[-1]) for ops in self.of_rank]
+
+
 @lru_cache(maxsize=48)
 def compile_program(shape: Shape) -> Program:
     """The program of a shape. Raises `ScheduleDeadlock` when an op can never start."""
-    orders = [rank_order(shape, rank) for rank in range(shape.pp)]
+    return compile_orders(shape, [rank_order(shape, rank) for rank in range(shape.pp)])
+
+
+def compile_orders(shape: Shape, orders: Sequence[RankOrder]) -> Program:
+    """The program of given orders, one per rank. Raises `ScheduleDeadlock`, saying who waits for whom."""
     ops = _join(orders)
     last = np.cumsum([len(order.f_chunk) for order in orders])
     before = np.arange(len(ops.rank))
     before[np.concatenate([[0], last[:-1]])] = START
-    f_from, f_sent = _forward_producers(shape, ops)
-    b_from, b_sent = _backward_producers(shape, ops)
-    level = _levels(before, f_from, b_from, last)
-    producers = [(f_from, f_sent), (b_from, b_sent)]
+    f_from, b_from = _forward_producers(shape, ops), _backward_producers(shape, ops)
+    level = _levels(ops, before, f_from, b_from, last)
+    b_from = np.where(_fed_from_above(shape, ops), b_from, START)  # its own forward ended earlier on the rank
+    producers, sends = [f_from, b_from], [_sends_forward(shape, ops), _sends_backward(shape, ops)]
     if shape.overlap == Overlap.NONE:  # a forward has no producer of a backward, and the reverse
-        producers = [(f_from + b_from, f_sent + b_sent)]
+        producers, sends = [f_from + b_from], [sends[0] + sends[1]]
     order = np.argsort(level, kind="stable")
     place = np.zeros(len(order) + 1, dtype=np.intp)
     place[order + 1] = np.arange(1, len(order) + 1)
     edges = np.searchsorted(level[order], np.arange(1, level.max() + 2))
     return Program(
         shape=shape,
-        rank=ops.rank[order],
+        ops=Ops(*(column[order] for column in ops)),
         duration=_duration_rows(shape, ops)[order],
         before=place[before[order]],
-        producers=tuple((place[source[order]], sent[order, None]) for source, sent in producers),
+        producers=tuple(place[source[order]] for source in producers),
+        sends=tuple(sent[order, None].astype(float) for sent in sends),
         levels=tuple((int(a), int(b)) for a, b in pairwise(edges)),
-        last=place[last],
+        of_rank=tuple(np.split(place[1:], last[:-1])),
     )
 
 
-def _join(orders: list[RankOrder]) -> _Ops:
+def _join(orders: Sequence[RankOrder]) -> Ops:
     ranks = np.concatenate([np.full(len(order.f_chunk), rank) for rank, order in enumerate(orders)])
     columns = [np.concatenate(column) for column in zip(*orders, strict=True)]
-    return _Ops(rank=ranks, f_microbatch=columns[0], f_chunk=columns[1], b_microbatch=columns[2], b_chunk=columns[3])
+    return Ops(ranks, *columns)
 
 
-def _where_is(shape: Shape, ops: _Ops, microbatch: np.ndarray, chunk: np.ndarray) -> np.ndarray:
+def _where_is(shape: Shape, ops: Ops, microbatch: np.ndarray, chunk: np.ndarray) -> np.ndarray:
     """[vpp * pp, microbatches] index of the op that holds a pass of a slot."""
     found = np.zeros((shape.vpp * shape.pp, shape.microbatches), dtype=np.intp)
     here = np.nonzero(chunk != NONE)[0]
@@ -91,26 +104,40 @@ def _where_is(shape: Shape, ops: _Ops, microbatch: np.ndarray, chunk: np.ndarray
     return found
 
 
-def _forward_producers(shape: Shape, ops: _Ops) -> tuple[np.ndarray, np.ndarray]:
+def _forward_producers(shape: Shape, ops: Ops) -> np.ndarray:
     """The forward of the slot below, on the same microbatch."""
     found = _where_is(shape, ops, ops.f_microbatch, ops.f_chunk)
     slot = ops.f_chunk * shape.pp + ops.rank
     fed = (ops.f_chunk != NONE) & (slot > 0)
-    source = np.where(fed, found[np.maximum(slot - 1, 0), np.maximum(ops.f_microbatch, 0)], START)
-    return source, (fed & (shape.pp > 1)).astype(float)
+    return np.where(fed, found[np.maximum(slot - 1, 0), np.maximum(ops.f_microbatch, 0)], START)
 
 
-def _backward_producers(shape: Shape, ops: _Ops) -> tuple[np.ndarray, np.ndarray]:
-    """The backward of the slot above; in the last slot its own forward, which is earlier on the rank anyway."""
+def _backward_producers(shape: Shape, ops: Ops) -> np.ndarray:
+    """The backward of the slot above; in the last slot its own forward."""
     found = _where_is(shape, ops, ops.b_microbatch, ops.b_chunk)
-    top = shape.pp * shape.vpp - 1
+    own = _where_is(shape, ops, ops.f_microbatch, ops.f_chunk)
+    top, microbatch = shape.pp * shape.vpp - 1, np.maximum(ops.b_microbatch, 0)
     slot = ops.b_chunk * shape.pp + ops.rank
-    fed = (ops.b_chunk != NONE) & (slot < top)
-    source = np.where(fed, found[np.minimum(slot + 1, top), np.maximum(ops.b_microbatch, 0)], START)
-    return source, (fed & (shape.pp > 1)).astype(float)
+    above = found[np.minimum(slot + 1, top), microbatch]
+    return np.where(ops.b_chunk == NONE, START, np.where(slot < top, above, own[top, microbatch]))
 
 
-def _duration_rows(shape: Shape, ops: _Ops) -> np.ndarray:
+def _sends_forward(shape: Shape, ops: Ops) -> np.ndarray:
+    """Every slot but the last, where the next slot is on another rank."""
+    return (ops.f_chunk != NONE) & (ops.f_chunk * shape.pp + ops.rank < shape.pp * shape.vpp - 1) & (shape.pp > 1)
+
+
+def _fed_from_above(shape: Shape, ops: Ops) -> np.ndarray:
+    """Ops whose backward half gets its gradients from another slot."""
+    return (ops.b_chunk != NONE) & (ops.b_chunk * shape.pp + ops.rank < shape.pp * shape.vpp - 1)
+
+
+def _sends_backward(shape: Shape, ops: Ops) -> np.ndarray:
+    """Every slot but the first."""
+    return (ops.b_chunk != NONE) & (ops.b_chunk * shape.pp + ops.rank > 0) & (shape.pp > 1)
+
+
+def _duration_rows(shape: Shape, ops: Ops) -> np.ndarray:
     slots = shape.pp * shape.vpp
     forward = ops.f_chunk * shape.pp + ops.rank
     backward = slots + ops.b_chunk * shape.pp + ops.rank
@@ -121,7 +148,7 @@ def _duration_rows(shape: Shape, ops: _Ops) -> np.ndarray:
     return rows
 
 
-def _levels(before: np.ndarray, f_from: np.ndarray, b_from: np.ndarray, last: np.ndarray) -> np.ndarray:
+def _levels(ops: Ops, before: np.ndarray, f_from: np.ndarray, b_from: np.ndarray, last: np.ndarray) -> np.ndarray:
     """1 + the highest level among the producers: a pass over the ops in the order in which they become ready."""
     ends = [int(x) for x in last]
     at = [0, *ends[:-1]]
@@ -143,5 +170,21 @@ def _levels(before: np.ndarray, f_from: np.ndarray, b_from: np.ndarray, last: np
             done += i - at[rank]
             at[rank] = i
     if done < len(before_):
-        raise ScheduleDeadlock(f"{len(before_) - done} ops never become ready, the first of each rank at {at}")
+        stuck = [i for i, end in zip(at, ends, strict=True) if i < end]
+        raise ScheduleDeadlock(_who_waits(ops, [(i, f_[i] if f_[i] and not level[f_[i]] else b_[i]) for i in stuck]))
     return np.array(level[1:])
+
+
+def _who_waits(ops: Ops, waiting: Sequence[tuple[int, int]]) -> str:
+    """Each rank's first op that cannot start, and whose output it lacks."""
+    parts = [f"{_name(ops, op)} waits for {_name(ops, source - 1)}" for op, source in waiting]
+    return "the schedule never ends: " + "; ".join(parts)
+
+
+def _name(ops: Ops, op: int) -> str:
+    halves = []
+    if ops.f_chunk[op] != NONE:
+        halves.append(f"F of microbatch {ops.f_microbatch[op]} chunk {ops.f_chunk[op]}")
+    if ops.b_chunk[op] != NONE:
+        halves.append(f"B of microbatch {ops.b_microbatch[op]} chunk {ops.b_chunk[op]}")
+    return f"rank {ops.rank[op]} " + " + ".join(halves)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from autodeploy.schedule.program import Program
@@ -20,28 +22,45 @@ def simulate(
     chunk i merged with backward of chunk j (needed for overlapped shapes only); send_s [K] of one message
     between neighbouring stages.
     """
-    return simulate_ends(program, forward_s, backward_s, merged_s, send_s)[program.last]
+    return run(program, forward_s, backward_s, merged_s, send_s).end[program.last]
 
 
-def simulate_ends(
+class Moments(NamedTuple):
+    """[ops + 1, K] of every op of a program, the moment zero first."""
+
+    end: np.ndarray
+    arrived: tuple[np.ndarray, ...]
+    """When the op's output is where it goes to: of its forward and of its backward half, where it may have both."""
+
+
+def run(
     program: Program,
     forward_s: np.ndarray,
     backward_s: np.ndarray,
     merged_s: np.ndarray | None,
     send_s: np.ndarray,
-) -> np.ndarray:
-    """[1 + ops, K] when every op ends, the moment zero before them. Arguments as of `simulate`."""
+) -> Moments:
+    """When every op ends and its outputs arrive; axes as in `simulate`.
+
+    A rank runs one op at a time, and its port sends one message at a time, in the order of its ops. So an op starts
+    at max(end of the op before, arrivals of what it consumes), and a message leaves at max(end of its op, port free).
+    """
     durations = duration_table(forward_s, backward_s, merged_s)
-    end = np.zeros((len(program.rank) + 1, forward_s.shape[1]))
+    end = np.zeros((len(program.ops.rank) + 1, forward_s.shape[1]))
+    arrived = tuple(np.zeros_like(end) for _ in program.producers)
+    port = arrived[-1]  # an op's last message is what the next one waits behind
     for first, stop in program.levels:
-        ready = end.take(program.before[first:stop], axis=0)
-        for source, sent in program.producers:
-            arrival = end.take(source[first:stop], axis=0)
-            arrival += sent[first:stop] * send_s
-            np.maximum(ready, arrival, out=ready)
+        before = program.before[first:stop]
+        ready = end.take(before, axis=0)
+        for source, came in zip(program.producers, arrived, strict=True):
+            np.maximum(ready, came.take(source[first:stop], axis=0), out=ready)
         ready += durations.take(program.duration[first:stop], axis=0)
         end[first + 1 : stop + 1] = ready
-    return end
+        leaves = np.maximum(ready, port.take(before, axis=0))
+        for sent, came in zip(program.sends, arrived, strict=True):
+            leaves += sent[first:stop] * send_s
+            came[first + 1 : stop + 1] = leaves
+    return Moments(end, arrived)
 
 
 def duration_table(forward_s: np.ndarray, backward_s: np.ndarray, merged_s: np.ndarray | None) -> np.ndarray:

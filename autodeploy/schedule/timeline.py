@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autodeploy.schedule.orders import NONE, RankOrder, Shape, rank_order
+from autodeploy.schedule.orders import NONE, Shape
 from autodeploy.schedule.program import START, Program
-from autodeploy.schedule.simulate import duration_table, simulate_ends
+from autodeploy.schedule.simulate import duration_table, run
+from autodeploy.schedule.steady import Durations
 
 COMPUTE, PORT, STEP_END = "compute", "port", "step end"
 """Lanes; there may be others."""
@@ -47,18 +48,6 @@ class Event:
         return self.start_s + self.duration_s
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Durations:
-    """Seconds of the ops of one plan, as `simulate` takes them but for the last axis."""
-
-    forward_s: np.ndarray
-    """[slots]"""
-    backward_s: np.ndarray
-    merged_s: np.ndarray | None = None
-    """[pp, vpp, vpp]"""
-    send_s: float = 0.0
-
-
 class OpTimes(NamedTuple):
     """Moments of every op of a program, in its order."""
 
@@ -71,15 +60,15 @@ class OpTimes(NamedTuple):
 
 
 def op_times(program: Program, durations: Durations) -> OpTimes:
-    """When every op runs and its outputs travel: all that a timeline takes from the simulation."""
-    columns = (durations.forward_s[:, None], durations.backward_s[:, None])
-    merged = None if durations.merged_s is None else durations.merged_s[..., None]
-    every = simulate_ends(program, *columns, merged, np.array([durations.send_s]))[:, 0]
-    end, before = every[START + 1 :], every[program.before]
-    start = end - duration_table(*columns, merged)[program.duration, 0]
-    start = np.where(start - before <= SNAP_FRAC * end, before, start)
-    leave = np.stack([end, end], axis=1)
-    return OpTimes(start, end, leave, leave + durations.send_s)
+    """When every op runs and its outputs travel: all that a timeline takes from the simulation (of its first plan)."""
+    end, arrived = run(program, *durations)
+    table = duration_table(durations.forward_s, durations.backward_s, durations.merged_s)
+    ends, before = end[START + 1 :, 0], end[program.before, 0]
+    start = ends - table[program.duration, 0]
+    start = np.where(start - before <= SNAP_FRAC * ends, before, start)
+    # where no op has both halves, one array tells when the output of either arrives
+    arrive = np.stack([arrived[0][START + 1 :, 0], arrived[-1][START + 1 :, 0]], axis=1)
+    return OpTimes(start, ends, arrive - durations.send_s[0], arrive)
 
 
 def step_events(
@@ -88,14 +77,24 @@ def step_events(
     """Everything in one step, rank by rank; `after_s` says of every rank what follows its last op, in order."""
     times = op_times(program, durations)
     found: list[Event] = []
-    for rank in range(program.shape.pp):
-        here = np.flatnonzero(program.rank == rank)  # levels rise along a rank: this is the order of its ops
+    for rank, places in enumerate(program.of_rank):
+        here = places - START - 1
         mine = OpTimes(*(column[here] for column in times))
-        order = rank_order(program.shape, rank)
-        found += _ops(rank, order, mine)
-        found += _messages(program.shape, rank, order, mine)
-        found += _afterwards(rank, mine.end_s.max(), after_s[rank] if after_s else {})
+        halves = _Halves(
+            _passes(program.ops.f_microbatch[here], program.ops.f_chunk[here]),
+            _passes(program.ops.b_microbatch[here], program.ops.b_chunk[here]),
+        )
+        found += _ops(rank, halves, mine)
+        found += _messages(program.shape, rank, halves, mine)
+        found += _afterwards(rank, mine.end_s[-1], after_s[rank] if after_s else {})
     return tuple(found)
+
+
+class _Halves(NamedTuple):
+    """The ops of one rank in order; None where an op has no such half."""
+
+    forward: list[Pass | None]
+    backward: list[Pass | None]
 
 
 def _passes(microbatch: np.ndarray, chunk: np.ndarray) -> list[Pass | None]:
@@ -103,11 +102,9 @@ def _passes(microbatch: np.ndarray, chunk: np.ndarray) -> list[Pass | None]:
     return [None if c == NONE else Pass(m, c) for m, c in pairs]
 
 
-def _ops(rank: int, order: RankOrder, times: OpTimes) -> Iterator[Event]:
-    forwards = _passes(order.f_microbatch, order.f_chunk)
-    backwards = _passes(order.b_microbatch, order.b_chunk)
+def _ops(rank: int, halves: _Halves, times: OpTimes) -> Iterator[Event]:
     moments = zip(times.start_s.tolist(), times.end_s.tolist(), strict=True)
-    for forward, backward, (start, end) in zip(forwards, backwards, moments, strict=True):
+    for forward, backward, (start, end) in zip(*halves, moments, strict=True):
         kind = MERGED if forward and backward else FORWARD if forward else BACKWARD
         yield Event(
             rank=rank, lane=COMPUTE, kind=kind, forward=forward, backward=backward, start_s=start,
@@ -115,18 +112,17 @@ def _ops(rank: int, order: RankOrder, times: OpTimes) -> Iterator[Event]:
         )  # fmt: skip
 
 
-def _messages(shape: Shape, rank: int, order: RankOrder, times: OpTimes) -> Iterator[Event]:
+def _messages(shape: Shape, rank: int, halves: _Halves, times: OpTimes) -> Iterator[Event]:
     """Outputs on their way to the next slot, and gradients to the one before; the ends of the model send nothing."""
     if shape.pp == 1:
         return
-    leave, arrive = times.leave_s.tolist(), times.arrive_s.tolist()
     top = shape.pp * shape.vpp - 1
-    for place, forward in enumerate(_passes(order.f_microbatch, order.f_chunk)):
+    moments = zip(times.leave_s.tolist(), times.arrive_s.tolist(), strict=True)
+    for forward, backward, (leave, arrive) in zip(*halves, moments, strict=True):
         if forward and forward.chunk * shape.pp + rank < top:
-            yield _message(rank, leave[place][0], arrive[place][0], forward=forward)
-    for place, backward in enumerate(_passes(order.b_microbatch, order.b_chunk)):
+            yield _message(rank, leave[0], arrive[0], forward=forward)
         if backward and backward.chunk * shape.pp + rank > 0:
-            yield _message(rank, leave[place][1], arrive[place][1], backward=backward)
+            yield _message(rank, leave[1], arrive[1], backward=backward)
 
 
 def _message(

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from autodeploy.balance.fit import Budget, StageMemory, budget, fit_stage, live_layers
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.layers import LayerCost
-from autodeploy.cost.load import Load, paired_s
+from autodeploy.cost.load import Load, paired_s, pass_s
 from autodeploy.cost.memory import Params, boundary_buffers, stage_params, vocabulary_copies
 from autodeploy.cost.sharding import ShardTraffic, shard_traffic
 from autodeploy.cost.slots import backward_loads, boundary_bytes, forward_loads, stage_send_s
@@ -66,9 +67,23 @@ class StageCost:
     sharding_s: Num = 0.0
     """Gathers and scatters in the open, in a forward and backward pass of one microbatch."""
 
-    def merged_s(self) -> list[list[Num]]:
-        """[i][j] forward of content i merged with backward of content j."""
-        return [[paired_s(f, b) for b in self.backward] for f in self.forward]
+    def merged_s(self, sends_s: Num) -> list[list[Num]]:
+        """[i][j] forward of content i merged with backward of content j, beside the messages of the op before."""
+        return [[paired_s(f, b, sends_s) for b in self.backward] for f in self.forward]
+
+
+class Pipe(NamedTuple):
+    """What the ops of a pipeline depend on beside their loads."""
+
+    case: Case
+    microbatches: Num
+    send_s: Num
+    """Of one message between neighbouring stages."""
+
+    @property
+    def sends_s(self) -> Num:
+        """Messages that leave while a merged op runs: an activation and a gradient of the op before it."""
+        return 2.0 * self.send_s if self.case.layout.pp > 1 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +101,11 @@ class Arranged:
     peak_bytes: Num
     """Of the worst stage."""
     fits: Num
+
+    @property
+    def pipe(self) -> Pipe:
+        """Its pipeline."""
+        return Pipe(self.case, self.microbatches, self.send_s)
 
 
 def microbatches_of(space: Space, plan: PlanLike) -> Num:
@@ -161,7 +181,7 @@ def _stage(common: Common, case: Case, role: Role) -> StageCost:
     extra = {kind: common.ladder.extra_load(kind, memory.rung) for kind in role.kinds}
     forward = forward_loads(role, costs, common.sharding)
     backward = backward_loads(role, costs, extra, common.sharding)
-    windows = (_all_chunks(role, forward), _all_chunks(role, backward))
+    windows = (_all_chunks(case, role, forward), _all_chunks(case, role, backward))
     shared = shared_matrices(space.model, case.layout, role)
     tail = stage_tail(
         space.machine,
@@ -179,10 +199,10 @@ def _stage(common: Common, case: Case, role: Role) -> StageCost:
     )  # fmt: skip
 
 
-def _all_chunks(role: Role, loads: Sequence[Load]) -> Num:
+def _all_chunks(case: Case, role: Role, loads: Sequence[Load]) -> Num:
     """Seconds of one microbatch through all chunks of a stage."""
-    counted = zip(role.content_counts, loads, strict=True)
-    return total([load.alone if count == 1 else count * load.alone for count, load in counted])
+    counted = zip(role.content_counts, (pass_s(load, case.overlap) for load in loads), strict=True)
+    return total([seconds if count == 1 else count * seconds for count, seconds in counted])
 
 
 @lru_cache(maxsize=8192)
@@ -199,33 +219,33 @@ def shared_matrices(model: Model, layout: Layout, role: Role) -> int:
 def _bound(common: Common, case: Case, stages: tuple[StageCost, ...]) -> Num:
     """The schedule's bound at the last stage of every role, where fill and drain are longest."""
     last = [stage.role.stages[-1] for stage in stages]
-    work = [
-        _work_s(case, stage, rank, common.microbatches, common.distinct)
-        for stage, rank in zip(stages, last, strict=True)
-    ]
+    pipe = Pipe(case=case, microbatches=common.microbatches, send_s=common.send_s)
+    work = [_work_s(pipe, stage, rank, common.distinct) for stage, rank in zip(stages, last, strict=True)]
     return step_bound_s(
         last,
         case.layout.role_of_stage,
-        [stage.forward[0].alone for stage in stages],
-        [stage.backward[0].alone for stage in stages],
+        [pass_s(stage.forward[0], case.overlap) for stage in stages],
+        [pass_s(stage.backward[0], case.overlap) for stage in stages],
         work,
         [stage.tail.seconds for stage in stages],
         common.send_s,
     )
 
 
-def _work_s(case: Case, stage: StageCost, rank: int, microbatches: Num, distinct: Distinct | None) -> Num:
+def _work_s(pipe: Pipe, stage: StageCost, rank: int, distinct: Distinct | None) -> Num:
+    case = pipe.case
     if case.overlap == Overlap.NONE:
-        return microbatches * (_all_chunks(stage.role, stage.forward) + _all_chunks(stage.role, stage.backward))
-    forward = [load.alone for load in stage.forward]
-    backward = [load.alone for load in stage.backward]
-    counts = _counts(case, stage.role, rank, microbatches, distinct)
-    return stage_work_s(counts, forward, backward, stage.merged_s())
+        both = _all_chunks(case, stage.role, stage.forward) + _all_chunks(case, stage.role, stage.backward)
+        return pipe.microbatches * both
+    forward = [pass_s(load, case.overlap) for load in stage.forward]
+    backward = [pass_s(load, case.overlap) for load in stage.backward]
+    counts = _counts(case, stage.role, rank, pipe.microbatches, distinct)
+    return stage_work_s(counts, forward, backward, stage.merged_s(pipe.sends_s))
 
 
 def stage_work_s_of(found: Arranged, stage: StageCost, rank: int) -> Num:
     """Seconds of all ops of one rank of a role in a step."""
-    return _work_s(found.case, stage, rank, found.microbatches, _distinct(found.microbatches))
+    return _work_s(found.pipe, stage, rank, _distinct(found.microbatches))
 
 
 def _distinct(microbatches: Num) -> Distinct | None:

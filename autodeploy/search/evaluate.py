@@ -14,6 +14,7 @@ from autodeploy.search.arrange import Arranged, StageCost, common_of, lay_out, s
 from autodeploy.search.layers import layers_of
 from autodeploy.search.result import TIME_TERMS, PlanResult, StageResult
 from autodeploy.search.screen import cases_of
+from autodeploy.search.split import exchange_s, recompute_s, step_split
 from autodeploy.search.steps import Steps, simulate_steps
 from autodeploy.spec.arrangement import Arrangement
 from autodeploy.spec.layout import expand
@@ -28,7 +29,7 @@ def evaluate(space: Space, plan: Plan) -> PlanResult:
     """Everything about one legal plan. Raises `SpecError` where it has no layout."""
     costs, rungs = layers_of(space, plan)
     found = arranged(space, plan)
-    steps = simulate_steps(found, int(found.microbatches), with_free_sends=True)
+    steps = simulate_steps(found, int(found.microbatches), take_apart=True)
     return _result(space, plan, found, costs, rungs, steps)
 
 
@@ -60,6 +61,8 @@ def _result(
     stages = _stages(space, plan, found, rungs, steps)
     busiest = max(range(len(stages)), key=lambda i: stages[i].busy_s + stages[i].tail_s)
     role = found.stages[found.case.layout.role_of_stage[busiest]]
+    terms = _time_terms(found, role, stages[busiest], costs, steps)
+    exchange = exchange_s(found, role)
     return PlanResult(
         plan=plan,
         arrangement=_arrangement(found, rungs),
@@ -75,7 +78,9 @@ def _result(
         usable_memory_bytes=space.cluster.device.usable_bytes,
         fits=bool(found.fits),
         stages=stages,
-        time_terms=_time_terms(found, role, stages[busiest], costs, steps),
+        time_terms=terms,
+        time_split=step_split(found, stages, costs, steps),
+        exchange_hidden_frac=1.0 - terms["expert_exchange"] / exchange if exchange else None,
         busiest_stage=busiest,
         ideal_step_time_s=_ideal_s(found, costs),
     )
@@ -175,13 +180,13 @@ def _time_terms(
         )
         for name in names
     }
-    terms["recompute"] = each * sum(cost.role.count(kind) * cost.extra[kind].busy for kind in cost.role.kinds)
+    terms["recompute"] = recompute_s(found, cost)
     terms["weight_gather"] = each * cost.sharding_s
     terms["expert_exchange"] = max(stage.busy_s - sum(terms.values()), 0.0)
     tail = cost.tail
     terms |= {name: getattr(tail, name) for name in ("grad_sync", "param_sync", "optimizer", "shared_weights")}
-    assert steps.without_sends_s is not None
+    assert steps.apart is not None
     step = float(steps.step_s[0])
-    terms["pipeline_send"] = step - float(steps.without_sends_s[0])
+    terms["pipeline_send"] = step - float(steps.apart.without_sends_s[0])
     terms["bubble"] = step - sum(terms.values())
     return {name: float(terms[name]) for name in TIME_TERMS}

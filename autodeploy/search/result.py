@@ -57,6 +57,10 @@ class PlanResult:
     fits: bool
     stages: tuple[StageResult, ...]
     time_terms: Mapping[str, float]
+    time_split: Mapping[str, float]
+    """The step on the average stage: work, and what the pipeline loses (`search.split.SPLIT_TERMS`)."""
+    exchange_hidden_frac: float | None
+    """Share of the busiest stage's expert all-to-all that lies beside compute; None where there is none."""
     busiest_stage: int
     ideal_step_time_s: float
     """Head-room: compute spread evenly with nothing exposed. Never a bound of the search's plans."""

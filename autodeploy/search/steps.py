@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from autodeploy.schedule.program import compile_program
-from autodeploy.schedule.simulate import simulate
-from autodeploy.schedule.timeline import Durations
+from autodeploy.cost.load import pass_s
+from autodeploy.schedule.steady import Durations, finish_s
 from autodeploy.search.arrange import Arranged
 from autodeploy.spec.plan import Overlap
 
@@ -21,41 +21,49 @@ class Steps:
     """[K]"""
     finish_s: np.ndarray
     """[pp, K] when each stage ends its last op."""
-    without_sends_s: np.ndarray | None = None
-    """[K] the step if messages between stages took no time; on request."""
+    apart: Apart | None = None
+    """On request."""
 
 
-def simulate_steps(arranged: Arranged, microbatches: int, *, with_free_sends: bool = False) -> Steps:
+class Apart(NamedTuple):
+    """What the same step would be, [K]."""
+
+    without_sends_s: np.ndarray
+    """If messages between stages took no time."""
+    equal_s: np.ndarray
+    """The pipeline alone, if moreover all slots took the mean."""
+
+
+def simulate_steps(arranged: Arranged, microbatches: int, *, take_apart: bool = False) -> Steps:
     """Step time of arranged plans that share the number of microbatches: pipeline, then the tail of every stage."""
-    program = compile_program(arranged.case.shape(microbatches))
-    forward, backward = _slot_times(arranged, "forward"), _slot_times(arranged, "backward")
+    shape = arranged.case.shape(microbatches)
+    times = durations_of(arranged)
+    forward, backward, merged, sends = times
     plans = forward.shape[1]
-    merged = _merged_times(arranged, plans) if arranged.case.overlap == Overlap.PAIR else None
-    sends = np.broadcast_to(np.asarray(arranged.send_s, dtype=float), (plans,))
     tails = _per_stage(arranged, [stage.tail.seconds for stage in arranged.stages], plans)
-    if not with_free_sends:
-        finish = simulate(program, forward, backward, merged, sends)
+    if not take_apart:
+        finish = finish_s(shape, times)
         return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish)
-    merged_twice = None if merged is None else _twice(merged)
-    both = simulate(program, _twice(forward), _twice(backward), merged_twice, np.concatenate([sends, 0.0 * sends]))
-    finish, free = both[:, :plans], both[:, plans:]
-    return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish, without_sends_s=(free + tails).max(axis=0))
+    wide = None if merged is None else _and_equal(merged, (0, 1, 2))
+    messages = np.concatenate([sends, 0.0 * sends, 0.0 * sends])
+    ends = finish_s(shape, Durations(_and_equal(forward, (0,)), _and_equal(backward, (0,)), wide, messages))
+    finish, free, equal = ends[:, :plans], ends[:, plans : 2 * plans], ends[:, 2 * plans :]
+    apart = Apart((free + tails).max(axis=0), equal.max(axis=0))
+    return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish, apart=apart)
+
+
+def _and_equal(times: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """The same plans a second time, and a third with the mean in every place, along the last axis."""
+    mean = np.broadcast_to(times.mean(axis=axes, keepdims=True), times.shape)
+    return np.concatenate([times, times, mean], axis=-1)
 
 
 def durations_of(arranged: Arranged) -> Durations:
-    """The slot times of one arranged plan."""
-    pair = arranged.case.overlap == Overlap.PAIR
-    return Durations(
-        forward_s=_slot_times(arranged, "forward")[:, 0],
-        backward_s=_slot_times(arranged, "backward")[:, 0],
-        merged_s=_merged_times(arranged, 1)[..., 0] if pair else None,
-        send_s=float(arranged.send_s),
-    )
-
-
-def _twice(times: np.ndarray) -> np.ndarray:
-    """The same plans a second time, along the last axis."""
-    return np.concatenate([times, times], axis=-1)
+    """What the ops and messages of arranged plans take."""
+    plans = _plans(arranged)
+    merged = _merged_times(arranged, plans) if arranged.case.overlap == Overlap.PAIR else None
+    sends = np.broadcast_to(np.asarray(arranged.send_s, dtype=float), (plans,))
+    return Durations(_slot_times(arranged, "forward"), _slot_times(arranged, "backward"), merged, sends)
 
 
 def _row(value: object, plans: int | None = None) -> np.ndarray:
@@ -79,7 +87,7 @@ def _slot_times(arranged: Arranged, side: str) -> np.ndarray:
     per_chunk = []
     for chunk in range(arranged.case.layout.vpp):
         loads = [getattr(stage, side)[stage.role.content_of_chunk[chunk]] for stage in arranged.stages]
-        per_chunk.append(_per_stage(arranged, [load.alone for load in loads], plans))
+        per_chunk.append(_per_stage(arranged, [pass_s(load, arranged.case.overlap) for load in loads], plans))
     return np.concatenate(per_chunk)
 
 
@@ -87,7 +95,9 @@ def _merged_times(arranged: Arranged, plans: int) -> np.ndarray:
     """[pp, vpp, vpp, K]"""
     per_role = []
     for stage in arranged.stages:
-        table = np.stack([np.stack([_row(time, plans) for time in row]) for row in stage.merged_s()])
+        table = np.stack(
+            [np.stack([_row(time, plans) for time in row]) for row in stage.merged_s(arranged.pipe.sends_s)]
+        )
         content = np.array(stage.role.content_of_chunk)
         per_role.append(table[content[:, None], content[None, :]])
     return np.stack([per_role[role] for role in arranged.case.layout.role_of_stage])

@@ -38,7 +38,7 @@ def hbm_s(device: Device, moved: float) -> float:
 
 def seconds(device: Device, op: Op, profile: Profile = PLAIN, **job: Any) -> tuple[float, float]:
     """Forward and backward seconds of an op in a job."""
-    return op_s(device, profile, job_of(**job), op)
+    return op_s(device, profile, job_of(**job), op)[:2]
 
 
 def product(device: Device, m: int, n: int, k: int, groups: int, moved: float) -> float:

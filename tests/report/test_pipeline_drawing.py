@@ -11,7 +11,8 @@ from rich.console import Console
 
 from autodeploy.report.pipeline import IDLE, MARKS, line_of, pipeline_drawing
 from autodeploy.schedule.program import compile_program
-from autodeploy.schedule.timeline import BACKWARD, COMPUTE, FORWARD, MERGED, Durations, Event, Pass, step_events
+from autodeploy.schedule.steady import Durations
+from autodeploy.schedule.timeline import BACKWARD, COMPUTE, FORWARD, MERGED, Event, Pass, step_events
 from autodeploy.search.timeline import timeline_of
 from autodeploy.spec.plan import Overlap
 from tests.builders import plan_of
@@ -22,8 +23,8 @@ from tests.search.little import little_spaces
 def lines(pp: int, microbatches: int, step: int, per_second: int = 1, pair: bool = False) -> list[str]:
     """Stages drawn at so many columns a second, a forward of one second and a backward of two."""
     shape = shape_of(pp, 1, microbatches, pair)
-    merged = np.full((pp, 1, 1), 3.0) if pair else None
-    durations = Durations(forward_s=np.full(pp, 1.0), backward_s=np.full(pp, 2.0), merged_s=merged)
+    merged = np.full((pp, 1, 1, 1), 3.0) if pair else None
+    durations = Durations(np.full((pp, 1), 1.0), np.full((pp, 1), 2.0), merged, np.zeros(1))
     events = [event for event in step_events(compile_program(shape), durations) if event.lane == COMPUTE]
     drawn = [line_of([e for e in events if e.rank == rank], float(step), step * per_second) for rank in range(pp)]
     return [line.plain for line in drawn]

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from autodeploy.balance.fit import MEMORY_TERMS
-from autodeploy.report.trace import COLOURS, rows_of, trace_text
-from autodeploy.schedule.timeline import COMPUTE, PORT, SEND, Event
+from autodeploy.report.trace import COLOURS, trace_text
+from autodeploy.schedule.timeline import COMPUTE
 from autodeploy.search.evaluate import arranged
 from autodeploy.search.timeline import AFTER, VARYING, StepTimeline, timeline_of
 from autodeploy.spec.plan import Overlap, Plan
@@ -152,10 +152,3 @@ def test_the_trace_of_the_largest_plan_stays_small() -> None:
     text = trace_text(space, timeline_of(space, plan))
     assert len(text) < 20e6
     assert len(json.loads(text)["traceEvents"]) > 10_000
-
-
-def test_messages_that_overlap_get_a_row_of_their_own() -> None:
-    starts = [(0.0, 2.0), (1.0, 2.0), (2.0, 1.0), (2.5, 1.0)]
-    events = [Event(rank=0, lane=PORT, kind=SEND, start_s=at, duration_s=seconds) for at, seconds in starts]
-    rows = {name: [event.start_s for event in row] for name, row in rows_of(events).items()}
-    assert rows == {"port": [0.0, 2.0], "port 2": [1.0], "port 3": [2.5]}

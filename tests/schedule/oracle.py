@@ -71,25 +71,36 @@ def written(order: RankOrder) -> list[Op]:
 
 
 def finish_s(shape: Shape, times: Times) -> list[float]:
-    """When every rank ends its last op, by taking whatever op is ready until none is left."""
+    """When every rank ends its last op, by taking whatever op is ready until none is left. The port of a rank sends
+    one message at a time, in the order of the ops."""
     todo = [order_of(shape, rank) for rank in range(shape.pp)]
-    ends: dict[tuple[str, int, int], float] = {}
-    clock = [0.0] * shape.pp
+    there: dict[tuple[str, int, int], float] = {}
+    clock, port = [0.0] * shape.pp, [0.0] * shape.pp
     while any(todo):
         moved = False
         for rank, ops in enumerate(todo):
-            while ops and (ready := ready_s(shape, times, ends, rank, ops[0])) is not None:
+            while ops and (ready := ready_s(shape, there, rank, ops[0])) is not None:
                 op = ops.pop(0)
                 clock[rank] = max(clock[rank], ready) + duration_s(shape, times, rank, op)
                 for name, half in zip("FB", op, strict=True):
                     if half is not None:
-                        ends[name, half[0], half[1] * shape.pp + rank] = clock[rank]
+                        slot = half[1] * shape.pp + rank
+                        there[name, half[0], slot] = clock[rank]
+                        if is_sent(shape, name, slot):
+                            port[rank] = max(port[rank], clock[rank]) + times.send
+                            there[name, half[0], slot] = port[rank]
                 moved = True
         assert moved, "deadlock"
     return clock
 
 
-def ready_s(shape: Shape, times: Times, ends: Mapping, rank: int, op: Op) -> float | None:
+def is_sent(shape: Shape, name: str, slot: int) -> bool:
+    """Whether a pass through a slot has an output for another rank."""
+    end = shape.pp * shape.vpp - 1 if name == "F" else 0
+    return shape.pp > 1 and slot != end
+
+
+def ready_s(shape: Shape, there: Mapping, rank: int, op: Op) -> float | None:
     """When the inputs of an op have arrived; None while one is not made yet."""
     top = shape.pp * shape.vpp - 1
     arrivals = [0.0]
@@ -100,10 +111,9 @@ def ready_s(shape: Shape, times: Times, ends: Mapping, rank: int, op: Op) -> flo
         source = (name, half[0], slot + step) if 0 <= slot + step <= top else ("F", half[0], slot)
         if name == "F" and slot == 0:
             continue
-        if source not in ends:
+        if source not in there:
             return None
-        message = times.send if source[2] != slot and shape.pp > 1 else 0.0
-        arrivals.append(ends[source] + message)
+        arrivals.append(there[source])
     return max(arrivals)
 
 

@@ -56,10 +56,10 @@ def test_every_pass_occurs_once_and_forward_comes_first(pp: int, vpp: int, micro
 def test_every_op_becomes_ready(pp: int, vpp: int, microbatches: int, pair: bool) -> None:
     shape = shape_of(pp, vpp, microbatches, pair)
     program = compile_program(shape)
-    assert len(program.rank) == sum(len(order_of(shape, rank)) for rank in range(pp))
-    places = np.arange(1, len(program.rank) + 1)
+    assert len(program.ops.rank) == sum(len(order_of(shape, rank)) for rank in range(pp))
+    places = np.arange(1, len(program.ops.rank) + 1)
     for first, stop in program.levels:  # everything that a level waits for lies before it
-        for producers in (program.before, *(source for source, _ in program.producers)):
+        for producers in (program.before, *program.producers):
             assert (producers[first:stop] < places[first]).all()
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from autodeploy.schedule.orders import Shape, live_chunks
 from autodeploy.schedule.program import compile_program
-from autodeploy.schedule.timeline import COMPUTE, PORT, STEP_END, Durations, Event, live_levels, step_events
+from autodeploy.schedule.steady import Durations
+from autodeploy.schedule.timeline import COMPUTE, PORT, STEP_END, Event, live_levels, step_events
 from tests.schedule.oracle import Times, columns, duration_s, finish_s, order_of, random_times, shape_of
 
 FAST = settings(max_examples=40)
@@ -31,9 +32,7 @@ def shapes(draw: st.DrawFn) -> Shape:
 
 def durations_of(shape: Shape, times: Times) -> Durations:
     """The oracle's times as a timeline takes them."""
-    forward, backward, merged, send = columns(shape, [times])
-    pair = None if merged is None else merged[..., 0]
-    return Durations(forward_s=forward[:, 0], backward_s=backward[:, 0], merged_s=pair, send_s=float(send[0]))
+    return Durations(*columns(shape, [times]))
 
 
 def events_of(shape: Shape, times: Times, after: bool = False) -> tuple[Event, ...]:
@@ -81,12 +80,13 @@ def test_a_step_ends_when_the_oracle_says_and_then_comes_what_follows(shape: Sha
 
 @FAST
 @CASES
-def test_a_rank_does_one_thing_at_a_time(shape: Shape, send: float, seed: int) -> None:
+def test_a_rank_does_one_thing_at_a_time_and_its_port_sends_one_message(shape: Shape, send: float, seed: int) -> None:
     events = events_of(shape, some_times(shape, seed, send))
     for rank in range(shape.pp):
-        ops = on(events, rank, COMPUTE)
-        assert ops[0].start_s >= 0.0
-        assert all(a.end_s <= b.start_s + 1e-12 * b.end_s for a, b in pairwise(ops))
+        for lane in (COMPUTE, PORT):
+            mine = on(events, rank, lane)
+            assert all(each.start_s >= 0.0 for each in mine)
+            assert all(a.end_s <= b.start_s + 1e-12 * b.end_s for a, b in pairwise(mine))
 
 
 @FAST
