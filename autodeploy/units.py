@@ -3,6 +3,9 @@
 A file writes `hbm_gb_per_s = 1600`; inside it is `hbm_bytes_per_s = 1.6e12`. GB is 10^9 and GiB is 2^30.
 """
 
+import math
+import re
+
 KIB = 2.0**10
 MIB = 2.0**20
 GIB = 2.0**30
@@ -25,6 +28,10 @@ HUMAN_SUFFIXES = {
     "_ms": ("_s", MILLI),
     "_us": ("_s", MICRO),
 }
+
+
+_SECONDS = re.compile(r"\s*((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*(s|ms|us|)\s*")
+_SECOND_UNITS = {"": 1.0, "s": 1.0, "ms": MILLI, "us": MICRO}
 
 
 def human_suffix(key: str) -> str | None:
@@ -58,6 +65,15 @@ def format_seconds(value: float) -> str:
     if abs(value) >= MILLI:
         return f"{value / MILLI:.1f} ms"
     return f"{value / MICRO:.0f} us"
+
+
+def parse_seconds(text: str) -> float:
+    """`0.01`, `10ms` and `10000us` as seconds; raises `ValueError` for what is no finite time, also a negative one."""
+    match = _SECONDS.fullmatch(text)
+    seconds = float(match[1]) * _SECOND_UNITS[match[2]] if match else math.nan
+    if not math.isfinite(seconds):
+        raise ValueError(f"not a time: {text!r}")
+    return seconds
 
 
 def format_count(value: float) -> str:

@@ -119,6 +119,41 @@ def export(
 
 @app.command()
 @guarded
+def trace(
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="FILE, FILE#RANK, or a short form with --space.")],
+    space: Annotated[Path | None, typer.Option(help="Space file of a short form.")] = None,
+    gbs: GbsOption = None,
+    out: Annotated[Path | None, typer.Option(help="Write the step as JSON for ui.perfetto.dev.")] = None,
+    ascii: Annotated[bool, typer.Option("--ascii", help="Draw the pipeline in the terminal.")] = False,
+) -> int:
+    """Show one step of a plan op by op: a trace file with memory over time, or a drawing."""
+    from autodeploy.cli.trace import run_trace
+
+    return run_trace(plan, space_file=space, gbs=gbs, out=out, draw=ascii)
+
+
+@app.command()
+@guarded
+def schedules(
+    pp: Annotated[int, typer.Option(**FROM_1, help="Pipeline stages.")],
+    microbatches: Annotated[int, typer.Option(**FROM_1, help="Microbatches a step.")],
+    forward: Annotated[str, typer.Option(help="Forward of a whole stage: 0.01, 10ms, or one for each stage: 8ms,9ms.")],
+    backward: Annotated[str, typer.Option(help="Backward of a whole stage, likewise.")],
+    vpp: Annotated[list[str] | None, typer.Option(help="Chunks a stage, interleaved: 2 or 2,4 (repeatable).")] = None,
+    send: Annotated[str, typer.Option(help="One message between neighbouring stages.")] = "0",
+    merged: Annotated[str | None, typer.Option(help="Forward merged with a backward; without it their sum.")] = None,
+    json: JsonOption = False,
+) -> int:
+    """Compare pipeline schedules by bubble, live activations and messages, from the times of a stage."""
+    from autodeploy.cli.schedules import run_schedules
+
+    return run_schedules(
+        pp, microbatches, vpp or (), forward=forward, backward=backward, send=send, merged=merged, as_json=json
+    )
+
+
+@app.command()
+@guarded
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="SWEEP", help="Sweep file with a [matrix] table.")],
     out: Annotated[Path, typer.Option(help="JSON Lines, one a cell; resumed if it is there.")],

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autodeploy.catalog.lookup import SUFFIXES
+from autodeploy.cli.ask import space_from_file
 from autodeploy.errors import spec_error
 from autodeploy.formats.document import document_plan, document_space, read_document
 from autodeploy.formats.short import read_short
@@ -53,3 +54,17 @@ def plan_in_space(argument: str, space: Space) -> Choice:
         check_plan(space, plan)
         return Choice(plan=plan, chosen={})
     return choose(space, read_short(argument))
+
+
+def asked_plan(argument: str, space_file: Path | None, gbs: int | None = None) -> tuple[Space, Choice]:
+    """The plan of a PLAN argument and its space: a file holds its own, a short form is read within `space_file`."""
+    if names_a_file(argument):
+        if space_file is not None or gbs is not None:
+            flag = "--space" if space_file is not None else "--gbs"
+            raise spec_error(flag, "not with a plan file, which holds its own space", "none")
+        found = plan_from_file(argument)
+        return found.space, Choice(plan=found.plan, chosen={})
+    if space_file is None:
+        raise spec_error("--space", "missing: a short form is read within a space", "a space file")
+    space = space_from_file(space_file, gbs)
+    return space, plan_in_space(argument, space)

@@ -45,12 +45,8 @@ def run(
     A rank runs one op at a time, and its port sends one message at a time, in the order of its ops. So an op starts
     at max(end of the op before, arrivals of what it consumes), and a message leaves at max(end of its op, port free).
     """
-    plans = forward_s.shape[1]
-    parts = [forward_s, backward_s]
-    if merged_s is not None:
-        parts.append(merged_s.reshape(-1, plans))
-    durations = np.concatenate(parts)
-    end = np.zeros((len(program.ops.rank) + 1, plans))
+    durations = duration_table(forward_s, backward_s, merged_s)
+    end = np.zeros((len(program.ops.rank) + 1, forward_s.shape[1]))
     arrived = tuple(np.zeros_like(end) for _ in program.producers)
     port = arrived[-1]  # an op's last message is what the next one waits behind
     for first, stop in program.levels:
@@ -65,3 +61,11 @@ def run(
             leaves += sent[first:stop] * send_s
             came[first + 1 : stop + 1] = leaves
     return Moments(end, arrived)
+
+
+def duration_table(forward_s: np.ndarray, backward_s: np.ndarray, merged_s: np.ndarray | None) -> np.ndarray:
+    """[rows, K] seconds of every kind of op, in the rows that `Program.duration` names."""
+    parts = [forward_s, backward_s]
+    if merged_s is not None:
+        parts.append(merged_s.reshape(-1, forward_s.shape[1]))
+    return np.concatenate(parts)

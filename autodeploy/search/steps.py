@@ -38,7 +38,7 @@ class Apart(NamedTuple):
 def simulate_steps(arranged: Arranged, microbatches: int, *, take_apart: bool = False) -> Steps:
     """Step time of arranged plans that share the number of microbatches: pipeline, then the tail of every stage."""
     shape = arranged.case.shape(microbatches)
-    times, tails = _durations(arranged), _tails(arranged)
+    times, tails = durations_of(arranged), _tails(arranged)
     if not take_apart:
         finish = finish_s(shape, times)
         return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish)
@@ -54,7 +54,7 @@ def simulate_steps(arranged: Arranged, microbatches: int, *, take_apart: bool = 
 
 def simulate_layouts(options: Sequence[Arranged], microbatches: int) -> np.ndarray:
     """[K] steps of one plan arranged on K layouts of one shape."""
-    parts = [_durations(each) for each in options]
+    parts = [durations_of(each) for each in options]
     merged = None if parts[0].merged_s is None else np.concatenate([part.merged_s for part in parts], axis=-1)
     times = Durations(
         np.concatenate([part.forward_s for part in parts], axis=1),
@@ -67,15 +67,6 @@ def simulate_layouts(options: Sequence[Arranged], microbatches: int) -> np.ndarr
     return found
 
 
-def _durations(arranged: Arranged) -> Durations:
-    """What the simulator takes."""
-    forward, backward = _slot_times(arranged, "forward"), _slot_times(arranged, "backward")
-    plans = forward.shape[1]
-    merged = _merged_times(arranged, plans) if arranged.case.overlap == Overlap.PAIR else None
-    sends = np.broadcast_to(np.asarray(arranged.send_s, dtype=float), (plans,))
-    return Durations(forward, backward, merged, sends)
-
-
 def _tails(arranged: Arranged) -> np.ndarray:
     """[pp, K]"""
     return _per_stage(arranged, [stage.tail.seconds for stage in arranged.stages], _plans(arranged))
@@ -85,6 +76,14 @@ def _and_equal(times: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     """The same plans a second time, and a third with the mean in every place, along the last axis."""
     mean = np.broadcast_to(times.mean(axis=axes, keepdims=True), times.shape)
     return np.concatenate([times, times, mean], axis=-1)
+
+
+def durations_of(arranged: Arranged) -> Durations:
+    """What the ops and messages of arranged plans take."""
+    plans = _plans(arranged)
+    merged = _merged_times(arranged, plans) if arranged.case.overlap == Overlap.PAIR else None
+    sends = np.broadcast_to(np.asarray(arranged.send_s, dtype=float), (plans,))
+    return Durations(_slot_times(arranged, "forward"), _slot_times(arranged, "backward"), merged, sends)
 
 
 def _row(value: object, plans: int | None = None) -> np.ndarray:

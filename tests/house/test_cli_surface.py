@@ -19,6 +19,8 @@ SURFACE = {
     },
     "explain": {"PLAN", "--space", "--gbs", "--json"},
     "export": {"PLAN", "--target", "--space", "--out", "--allow-loss"},
+    "trace": {"PLAN", "--space", "--gbs", "--out", "--ascii"},
+    "schedules": {"--pp", "--microbatches", "--forward", "--backward", "--vpp", "--send", "--merged", "--json"},
     "sweep": {"SWEEP", "--out", "--workers"},
     "gate": {"RESULTS", "--baseline", "--max-regress", "--sweep"},
     "validate": {"[RUNS.csv]", "--json", "--html", "--markdown", "--out"},

@@ -25,6 +25,7 @@ ALLOWED = {
     "Cell.values": "as base",
     "Machine.slowest_over_typical": "a ratio of one and more: both are in the name",
     "Stack.expert_imbalance": "as Job.expert_imbalance",
+    "Comparison.live_stages": "a count, in activations of a whole stage; chunks make it a fraction",
     "Row.value": "its unit is in the column `metric` (docs/validate.md)",
     "Row.params_b": "a column of tables of runs: parameters in 10^9",
     "Group.kendall_tau": "a correlation, from -1 to 1",

@@ -1,0 +1,59 @@
+"""One step of a plan, event by event: what its stages do, and the memory that they hold meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autodeploy.balance.recompute import Ladder
+from autodeploy.cost.memory import activation_bytes
+from autodeploy.schedule.program import compile_program
+from autodeploy.schedule.timeline import COMPUTE, Event, Level, live_levels, step_events
+from autodeploy.search.arrange import StageCost
+from autodeploy.search.evaluate import arranged, evaluate
+from autodeploy.search.layers import layers_of
+from autodeploy.search.result import PlanResult, StageResult
+from autodeploy.search.steps import durations_of
+from autodeploy.spec.plan import Plan
+from autodeploy.spec.space import Space
+
+AFTER = ("grad_sync", "shared_weights", "optimizer", "param_sync")
+"""What follows the pipeline of a stage, in order: time terms of the step."""
+VARYING = ("activations", "transient")
+"""Memory terms that come and go within a step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTimeline:
+    """A simulated step of a plan."""
+
+    result: PlanResult
+    events: tuple[Event, ...]
+    memory: tuple[tuple[Level, ...], ...]
+    """Of every stage."""
+
+
+def timeline_of(space: Space, plan: Plan) -> StepTimeline:
+    """The step that `evaluate` gives a plan, taken apart. Raises `SpecError` where it has no layout."""
+    found, (_, rungs) = arranged(space, plan), layers_of(space, plan)
+    result = evaluate(space, plan)
+    costs = [found.stages[role] for role in found.case.layout.role_of_stage]
+    events = step_events(
+        compile_program(found.case.shape(result.microbatches)),
+        durations_of(found),
+        [{name: float(getattr(cost.tail, name)) for name in AFTER} for cost in costs],
+    )
+    memory = [
+        _memory(stage, cost, rungs, [e for e in events if e.rank == stage.stage and e.lane == COMPUTE])
+        for stage, cost in zip(result.stages, costs, strict=True)
+    ]
+    return StepTimeline(result=result, events=events, memory=tuple(memory))
+
+
+def _memory(stage: StageResult, cost: StageCost, rungs: Ladder, ops: Sequence[Event]) -> tuple[Level, ...]:
+    """The terms of a stage's peak over time."""
+    rung, terms = int(cost.memory.rung), stage.memory_terms
+    each = [float(activation_bytes(rungs.kept_bytes, [content], rung)) for content in cost.role.distinct]
+    static = sum(value for name, value in terms.items() if name not in VARYING)
+    chunks = [each[content] for content in cost.role.content_of_chunk]
+    return tuple(live_levels(ops, chunks, static, terms["transient"]))
