@@ -79,7 +79,7 @@ def live_layers(shape: Shape, role: Role, microbatches: Num) -> Moments:
     """
     if shape.vpp > 1:
         return _live_layers(shape, role)
-    many = Shape(shape.schedule, shape.pp, 1, shape.pp + 2, shape.overlap)
+    many = Shape(shape.schedule, shape.pp, 1, 2 * shape.pp + 1, shape.overlap)
     live = minimum(warm_up(many, role.stages[0]) + 1.0, microbatches)
     return (tuple((kind, role.count(kind) * live) for kind in role.kinds),)
 

@@ -51,12 +51,13 @@ class OpCounts(NamedTuple):
 
 
 def warm_up(shape: Shape, rank: int) -> int:
-    """Forwards before the first backward. Merging needs one more, so that its two halves are independent.
+    """Forwards before the first backward. Merging needs one more, so that its two halves are independent; and, as
+    interleaving, two per later stage, so that a microbatch can go down and come back while merged ops follow each other.
 
     Source: Megatron-LM core/pipeline_parallel/schedules.py get_pp_rank_microbatches; model.md 4.5, 5.1.
     """
     ahead = shape.pp - rank - 1
-    if shape.schedule == Schedule.INTERLEAVED:
+    if shape.schedule == Schedule.INTERLEAVED or shape.overlap == Overlap.PAIR:
         ahead = 2 * ahead + (shape.vpp - 1) * shape.pp
     return min(ahead + int(shape.overlap), shape.chunk_passes)
 
@@ -117,7 +118,7 @@ def op_counts(shape: Shape, rank: int, content: tuple[int, ...]) -> OpCounts:
 
 def steady_microbatches(shape: Shape) -> Shape:
     """The same shape with no more microbatches than its live chunks can tell (they repeat from there on)."""
-    enough = 2 * shape.pp if shape.vpp > 1 else shape.pp + 2
+    enough = 2 * shape.pp if shape.vpp > 1 else 2 * shape.pp + 1
     return Shape(shape.schedule, shape.pp, shape.vpp, min(shape.microbatches, enough), shape.overlap)
 
 

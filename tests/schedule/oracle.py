@@ -53,7 +53,7 @@ def order_of(shape: Shape, rank: int) -> list[Op]:
     backward = [(microbatch, shape.vpp - 1 - chunk) for microbatch, chunk in forward]
     pair = shape.overlap is Overlap.PAIR
     below = shape.pp - rank - 1
-    warm = 2 * below + (shape.vpp - 1) * shape.pp if shape.vpp > 1 else below
+    warm = 2 * below + (shape.vpp - 1) * shape.pp if shape.vpp > 1 or pair else below
     warm = min(warm + pair, len(forward))
     ops: list[Op] = [(half, None) for half in forward[:warm]]
     for f, b in zip(forward[warm:], backward, strict=False):

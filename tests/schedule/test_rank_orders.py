@@ -94,7 +94,7 @@ def test_1f1b_keeps_p_minus_r_microbatches(pp: int, microbatches: int) -> None:
     for rank in range(pp):
         assert live_chunks(shape_of(pp, 1, microbatches), rank) == ((min(pp - rank, microbatches),),)
         pair = live_chunks(shape_of(pp, 1, microbatches, pair=True), rank)
-        assert pair == ((min(pp - rank + 1, microbatches),),)
+        assert pair == ((min(2 * (pp - rank), microbatches),),)
 
 
 @PAIRS
