@@ -52,7 +52,7 @@ class OpCounts(NamedTuple):
 
 def warm_up(shape: Shape, rank: int) -> int:
     """Forwards before the first backward. Merging needs one more, so that its two halves are independent; and, as
-    interleaving, two per later stage, so that a microbatch can go down and come back while merged ops follow each other.
+    interleaving, two per later stage: a microbatch goes down and comes back while merged ops follow each other.
 
     Source: Megatron-LM core/pipeline_parallel/schedules.py get_pp_rank_microbatches; model.md 4.5, 5.1.
     """

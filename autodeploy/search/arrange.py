@@ -16,8 +16,9 @@ import numpy as np
 from autodeploy.balance.fit import Budget, StageMemory, budget, fit_stage, live_layers
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.layers import LayerCost
-from autodeploy.cost.load import Load, paired_s, pass_s
+from autodeploy.cost.load import Load
 from autodeploy.cost.memory import Params, boundary_buffers, stage_params, vocabulary_copies
+from autodeploy.cost.pairing import paired_s, pass_s
 from autodeploy.cost.sharding import ShardTraffic, shard_traffic
 from autodeploy.cost.slots import backward_loads, boundary_bytes, forward_loads, stage_send_s
 from autodeploy.cost.tail import DataParallel, StageTail, data_parallel, stage_tail

@@ -14,7 +14,7 @@ import numpy as np
 from autodeploy.balance.layouts import ENDS, cut_notation, own_slots, trained_modules
 from autodeploy.balance.partition import partition
 from autodeploy.cost.layers import LayerCost
-from autodeploy.cost.load import paired_s
+from autodeploy.cost.pairing import paired_s
 from autodeploy.search.arrange import Arranged, case_of, common_of, lay_out, stage_work_s_of
 from autodeploy.search.layers import layers_of
 from autodeploy.search.layouts import layouts_of

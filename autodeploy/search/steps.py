@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autodeploy.cost.load import pass_s
+from autodeploy.cost.pairing import pass_s
 from autodeploy.schedule.steady import Durations, finish_s
 from autodeploy.search.arrange import Arranged
 from autodeploy.spec.plan import Overlap

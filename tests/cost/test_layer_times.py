@@ -15,7 +15,7 @@ from autodeploy.analysis.ops import REBUILDABLE, Engine, Module
 from autodeploy.analysis.readings import PLAIN
 from autodeploy.cost.compute import op_s, product_s
 from autodeploy.cost.layers import PASS_TERMS, LayerCost
-from autodeploy.cost.load import paired_s
+from autodeploy.cost.pairing import paired_s
 from autodeploy.search.enumerate import enumerate_plans
 from autodeploy.spec.cluster import Cluster, Device
 from autodeploy.spec.machine import Machine

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autodeploy.cost.load import UNITS, Load, paired_s, pass_s, units_s
+from autodeploy.cost.load import Load
+from autodeploy.cost.pairing import UNITS, exchanges, paired_s, pass_s, unit_of, unit_s
 from autodeploy.spec.plan import Overlap
 
 SECONDS = st.floats(0.0, 1.0)
@@ -82,13 +83,13 @@ def ready_s(unit: str, op: tuple[str, int], ends: dict[tuple[str, int], float]) 
     return 0.0 if before[1] < 0 else ends.get((last, before[1]))
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", list(UNITS))
 @given(f=halves(), b=halves())
 def test_every_unit_takes_what_its_ops_take_when_laid_out(unit: str, f: Load, b: Load) -> None:
     # the steady state of equal layers: ten more of them
     seconds = blocks(f, b)
     one = (laid_out_s(unit, seconds, 30) - laid_out_s(unit, seconds, 20)) / 10
-    assert units_s(f, b, 0.0)[UNITS.index(unit)] == pytest.approx(one, rel=1e-9, abs=1e-12)
+    assert unit_s(UNITS[unit], f, b, 0.0) == pytest.approx(one, rel=1e-9, abs=1e-12)
 
 
 @given(f=halves(aside=True), b=halves(aside=True), send=SECONDS)
@@ -110,7 +111,8 @@ def test_weight_gradients_fill_gaps_before_they_cost(f: Load, b: Load, aside: fl
 def test_attention_is_cut_where_it_must_hide_all_four() -> None:
     # little expert work: beside whole blocks half of the traffic is exposed, beside halves of attention nothing
     half = Load(busy=10.0, experts=0.0, exchange=8.0)
-    layer, attention, _ = units_s(half, half, 0.0)
+    layer, attention = (unit_s(UNITS[name], half, half, 0.0) for name in ("layer", "attention"))
+    assert unit_of(half, half, 0.0) == "attention"
     assert (layer, attention, paired_s(half, half)) == (28.0, 20.0, 20.0)
 
 
@@ -128,3 +130,16 @@ def test_a_pass_alone_hides_its_exchange_behind_what_nobody_waits_for(load: Load
     assert pass_s(load, Overlap.NONE) == load.busy + load.exchange
     hidden = load.alone - pass_s(load, Overlap.PAIR)
     assert hidden == pytest.approx(min(load.exchange, load.aside), abs=1e-12)
+
+
+@given(f=halves(), b=halves(), send=SECONDS)
+def test_the_all_to_alls_of_a_merged_pass_lie_in_it_one_after_the_other(f: Load, b: Load, send: float) -> None:
+    whole = unit_s(UNITS[unit_of(f, b, send)], f, b, 0.0)
+    found = exchanges(f, b, send) if whole > 1e-6 else []
+    ends = [each.start_frac * whole + each.seconds for each in found]
+    begins = [each.start_frac * whole for each in found]
+    assert all(end <= begin + 1e-9 for end, begin in zip(ends, begins[1:], strict=False))
+    assert all(end <= whole + 1e-9 for end in ends)
+    for backward, load in ((False, f), (True, b)):
+        mine = [each.seconds for each in found if each.is_backward is backward]
+        assert not found or sum(mine) == pytest.approx(load.exchange, abs=1e-12)

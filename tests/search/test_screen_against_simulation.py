@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autodeploy.cost.load import pass_s
+from autodeploy.cost.pairing import pass_s
 from autodeploy.search.arrange import Arranged, stage_work_s_of
 from autodeploy.search.enumerate import enumerate_plans
 from autodeploy.search.evaluate import arranged
