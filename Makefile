@@ -1,11 +1,13 @@
 # Every target sets up what it needs in .venv, with the versions of constraints.txt.
+# Only interop has an environment of its own.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SPACE := search_spaces/pangu-ultra-moe-718b_atlas-800t-a2.toml
+INTEROP := .venv-interop
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: search test slow lint format types bench fidelity size clean
+.PHONY: search test slow interop lint format types bench fidelity size clean
 
 search: $(VENV)/.ready  ## the main job: rank plans for Pangu Ultra MoE 718B
 	$(BIN)/autodeploy search $(SPACE)
@@ -15,6 +17,9 @@ test: $(VENV)/.ready-dev  ## the default suite
 
 slow: $(VENV)/.ready-dev  ## the tests that take minutes
 	$(BIN)/pytest -m slow --numprocesses 2 || test $$? -eq 5
+
+interop: $(INTEROP)/.ready  ## orders and step times against PyTorch's own pipelines
+	$(INTEROP)/bin/pytest -m interop -rs --capture=no tests/interop
 
 lint: $(VENV)/.ready-dev  ## style and types
 	$(BIN)/ruff check .
@@ -35,7 +40,7 @@ size: $(VENV)/.ready-dev  ## how long files and functions are
 	$(BIN)/pytest -q -s tests/house/test_sizes.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(INTEROP) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -44,4 +49,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 $(VENV)/.ready-dev: $(VENV)/.ready
 	$(PIP) --editable '.[dev]'
+	touch $@
+
+$(INTEROP)/.ready: pyproject.toml constraints.txt interop-constraints.txt
+	$(PYTHON) -m venv $(INTEROP)
+	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--constraint interop-constraints.txt --editable . torch pytest hypothesis
 	touch $@
