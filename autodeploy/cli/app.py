@@ -134,6 +134,20 @@ def trace(
 
 @app.command()
 @guarded
+def layout(
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="FILE, FILE#RANK, or a short form with --space.")],
+    space: Annotated[Path | None, typer.Option(help="Space file of a short form.")] = None,
+    gbs: GbsOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Solve in which pipeline slot each layer of a plan goes, beside the layouts by rule."""
+    from autodeploy.cli.layout import run_layout
+
+    return run_layout(plan, space_file=space, gbs=gbs, as_json=json)
+
+
+@app.command()
+@guarded
 def schedules(
     pp: Annotated[int, typer.Option(**FROM_1, help="Pipeline stages.")],
     microbatches: Annotated[int, typer.Option(**FROM_1, help="Microbatches a step.")],

@@ -109,6 +109,17 @@ def unit_of(forward: Load, backward: Load, sends_s: float) -> str:
     return min(UNITS, key=lambda name: unit_s(UNITS[name], forward, backward, first_s))
 
 
+def exchanges_alone(load: Load, whole_s: float, is_backward: bool) -> list[Exchange]:
+    """The two all-to-alls of a pass of one plan by itself: experts between them, attention before (backward: after)."""
+    first, second = ("combine", "dispatch") if is_backward else ("dispatch", "combine")
+    one, begun = 0.5 * float(load.exchange), 0.0 if is_backward else float(load.chain)
+    between = begun + one + float(load.experts)
+    return [
+        Exchange(is_backward, first, begun / whole_s, one),
+        Exchange(is_backward, second, min(between / whole_s, 1.0 - one / whole_s), one),
+    ]
+
+
 def exchanges(forward: Load, backward: Load, sends_s: float) -> list[Exchange]:
     """The four all-to-alls of a merged pass of one plan, where they begin and what they take."""
     first_s = sends_s if forward.outer + backward.outer > 0.0 else 0.0

@@ -105,6 +105,7 @@ def plan_document(space: Space, rank: int, result: PlanResult) -> dict[str, Any]
         "usable_memory_bytes": result.usable_memory_bytes,
         "fits": result.fits,
         "limited_by": result.limited_by,
+        "alternating_by": result.alternating_by,
         "exchange_hidden_frac": result.exchange_hidden_frac,
         "time_split": dict(result.time_split),
         "interval": None,

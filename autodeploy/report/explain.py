@@ -80,7 +80,8 @@ def _headline(space: Space, result: PlanResult, chosen: Mapping[str, Any], place
         f"average stage: {split_words(result)}",
     ]
     if result.exchange_hidden_frac is not None:
-        lines.append(f"expert all-to-all of the busiest stage: {result.exchange_hidden_frac:.1%} hidden")
+        unit = f", merged passes alternate by {result.alternating_by}" if result.alternating_by else ""
+        lines.append(f"expert all-to-all of the busiest stage: {result.exchange_hidden_frac:.1%} hidden{unit}")
     if chosen:
         lines.append(chosen_words(chosen))
     return Text("\n".join(lines))

@@ -8,7 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from autodeploy.formats.document import plan_short, tool_version
-from autodeploy.schedule.timeline import BACKWARD, FORWARD, MERGED, SEND, Event, Level, Pass
+from autodeploy.schedule.timeline import (
+    BACKWARD,
+    COMPUTE,
+    EXCHANGE,
+    FORWARD,
+    MERGED,
+    PORT,
+    SEND,
+    STEP_END,
+    Event,
+    Level,
+    Pass,
+)
 from autodeploy.search.result import StageResult
 from autodeploy.search.timeline import StepTimeline
 from autodeploy.spec.space import Space
@@ -19,13 +31,18 @@ COLOURS = {
     BACKWARD: "rail_load",
     MERGED: "rail_idle",
     SEND: "generic_work",
+    "dispatch": "thread_state_iowait",
+    "combine": "thread_state_runnable",
     "grad_sync": "rail_animation",
     "shared_weights": "olive",
     "optimizer": "yellow",
     "param_sync": "background_memory_dump",
 }
-"""Reserved colour names of chrome://tracing: blue, green, orange, grey, red, olive, yellow, teal."""
+"""Reserved colour names of chrome://tracing: blue, green, orange, grey, purple, light blue, red, olive,
+yellow, teal."""
 PLAIN = "grey"
+LANES = (COMPUTE, EXCHANGE, PORT, STEP_END)
+"""From top to bottom."""
 NS_DIGITS = 3
 """Timestamps are microseconds with so many digits: whole nanoseconds, the finest that viewers keep."""
 GIB_DIGITS = 4
@@ -87,8 +104,9 @@ def _order(what: str, process: int, place: int) -> dict[str, Any]:
 
 
 def lanes_of(events: Sequence[Event]) -> Mapping[str, list[Event]]:
-    """The events of a rank lane by lane, in the order in which lanes are first used."""
-    lanes: dict[str, list[Event]] = defaultdict(list)
+    """The events of a rank lane by lane: the known lanes first, then others as they are first used."""
+    used = {event.lane for event in events}
+    lanes: dict[str, list[Event]] = defaultdict(list, {lane: [] for lane in LANES if lane in used})
     for event in sorted(events, key=lambda each: each.start_s):
         lanes[event.lane].append(event)
     return lanes
@@ -98,8 +116,8 @@ def label(event: Event) -> str:
     """`F 12.1` is the forward of microbatch 12 in chunk 1. Viewers that colour by name leave numbers away."""
     halves = [_half(side, each) for side, each in zip("FB", (event.forward, event.backward), strict=True) if each]
     words = " + ".join(halves)
-    if event.kind == SEND:
-        return f"send {words}"
+    if event.lane in (PORT, EXCHANGE):
+        return f"{event.kind} {words}"
     return words or event.kind.replace("_", " ")
 
 

@@ -14,7 +14,7 @@ from autodeploy.schedule.program import START, Program
 from autodeploy.schedule.simulate import duration_table, run
 from autodeploy.schedule.steady import Durations
 
-COMPUTE, PORT, STEP_END = "compute", "port", "step end"
+COMPUTE, PORT, EXCHANGE, STEP_END = "compute", "port", "expert exchange", "step end"
 """Lanes; there may be others."""
 FORWARD, BACKWARD, MERGED, SEND = "F", "B", "F+B", "send"
 """Kinds of events of the pipeline; those of the step's end are named by whoever states them."""

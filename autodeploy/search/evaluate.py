@@ -14,7 +14,7 @@ from autodeploy.search.arrange import Arranged, StageCost, common_of, lay_out, s
 from autodeploy.search.layers import layers_of
 from autodeploy.search.result import TIME_TERMS, PlanResult, StageResult
 from autodeploy.search.screen import cases_of
-from autodeploy.search.split import exchange_s, recompute_s, step_split
+from autodeploy.search.split import alternating_by, exchange_s, recompute_s, step_split
 from autodeploy.search.steps import Apart, Steps, simulate_steps
 from autodeploy.spec.arrangement import Arrangement
 from autodeploy.spec.layout import expand
@@ -81,6 +81,7 @@ def _result(
         stages=stages,
         time_terms=terms,
         time_split=step_split(found, stages, costs, step, apart),
+        alternating_by=alternating_by(found, role),
         exchange_hidden_frac=1.0 - terms["expert_exchange"] / exchange if exchange else None,
         busiest_stage=busiest,
         ideal_step_time_s=_ideal_s(found, costs),

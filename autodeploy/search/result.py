@@ -59,6 +59,8 @@ class PlanResult:
     time_terms: Mapping[str, float]
     time_split: Mapping[str, float]
     """The step on the average stage: work, and what the pipeline loses (`search.split.SPLIT_TERMS`)."""
+    alternating_by: str | None
+    """The unit in which the halves of merged passes alternate on the busiest stage; None without merged passes."""
     exchange_hidden_frac: float | None
     """Share of the busiest stage's expert all-to-all that lies beside compute; None where there is none."""
     busiest_stage: int

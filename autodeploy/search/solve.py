@@ -46,11 +46,27 @@ class Solved:
     """Layouts simulated."""
 
 
-def solve_layouts(space: Space, plan: Plan) -> list[Solved]:
-    """The best layout for every way to place MTP and head that the plan has, best first. Empty where it has none."""
-    ways = [_Solver(space, plan, ends).solve() for ends in ENDS]
-    distinct = {found.plan: found for found in ways if found is not None}
+def ruled_layouts(space: Space, plan: Plan) -> dict[str, Plan]:
+    """The plan on the layout of every rule that makes one, `even` first; equal layouts once."""
+    options = layouts_of(space, replace(plan, layout="auto"))
+    return {rule: replace(plan, layout=layout.notation) for rule, layout in options}
+
+
+def solve_layouts(space: Space, plan: Plan, ways: int = len(ENDS)) -> list[Solved]:
+    """The best layout for each of the most promising ways to place MTP and head, best first. Empty where the plan has
+    no layout."""
+    started = [solver for ends in ENDS if (solver := _started(space, plan, ends)) is not None]
+    started.sort(key=lambda solver: solver.known[solver.at].order())
+    distinct = {found.plan: found for found in (solver.solve() for solver in started[:ways])}
     return sorted(distinct.values(), key=lambda found: (not found.fits, found.step_s))
+
+
+def _started(space: Space, plan: Plan, ends: str) -> _Solver | None:
+    """A solver at the cut by cost; None where that is no layout of the plan."""
+    costs, _ = layers_of(space, plan)
+    at = start(space, plan, ends, costs)
+    solver = None if at is None else _Solver(space, plan, ends, at)
+    return solver if solver is not None and solver.look([solver.at]) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,27 +89,24 @@ class _Solver:
     space: Space
     plan: Plan
     ends: str
+    at: Counts
     known: dict[Counts, _Tried] = field(default_factory=dict)
 
     @property
     def modules(self) -> int:
         return trained_modules(self.space.model, self.space.job)
 
-    def solve(self) -> Solved | None:
-        """The best layout within reach of the start; None where the plan has no such layout."""
-        costs, _ = layers_of(self.space, self.plan)
-        at = start(self.space, self.plan, self.ends, costs)
-        if at is None or not self.look([at]):
-            return None
+    def solve(self) -> Solved:
+        """The best layout within reach of the start."""
         for _ in range(ROUNDS):
-            near = self.look([each for each in _moves(at, self.known[at].found) if each not in self.known])
-            best = min([at, *near], key=lambda counts: self.known[counts].order())
-            if not _gains(self.known[best], self.known[at]):
+            near = self.look([each for each in _moves(self.at, self.known[self.at].found) if each not in self.known])
+            best = min([self.at, *near], key=lambda counts: self.known[counts].order())
+            if not _gains(self.known[best], self.known[self.at]):
                 break
-            at = best
-        last = self.known[at]
+            self.at = best
+        last = self.known[self.at]
         return Solved(
-            ends=self.ends, plan=self.with_counts(at), step_s=last.step_s, fits=bool(last.found.fits),
+            ends=self.ends, plan=self.with_counts(self.at), step_s=last.step_s, fits=bool(last.found.fits),
             tried=len(self.known),
         )  # fmt: skip
 

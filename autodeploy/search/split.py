@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autodeploy.cost.layers import ENGINE_WORDS, LayerCost
+from autodeploy.cost.pairing import unit_of
 from autodeploy.search.arrange import Arranged, StageCost
 from autodeploy.search.result import StageResult
 from autodeploy.search.steps import Apart
 from autodeploy.spec.model import Kind
+from autodeploy.spec.plan import Overlap
 
 SPLIT_TERMS = ("compute", "recompute", "communication", "ideal_bubble", "imbalance", "after")
 """Compute with its launches; forward work repeated; communication in the open; the bubble of equal stages; what
@@ -48,6 +50,15 @@ def exchange_s(found: Arranged, cost: StageCost) -> float:
     """Expert all-to-all of one stage of a role in a step, hidden or not."""
     passes = zip(cost.role.content_counts, cost.forward, cost.backward, strict=True)
     return float(found.microbatches * sum(count * (f.exchange + b.exchange) for count, f, b in passes))
+
+
+def alternating_by(found: Arranged, cost: StageCost) -> str | None:
+    """The unit in which merged passes of a role's fullest chunk alternate (`cost.pairing.UNITS`); None without any."""
+    if found.case.overlap == Overlap.NONE:
+        return None
+    forward = max(cost.forward, key=lambda load: float(load.exchange))
+    backward = max(cost.backward, key=lambda load: float(load.exchange))
+    return unit_of(forward, backward, float(found.pipe.sends_s))
 
 
 def _compute_s(found: Arranged, cost: StageCost, costs: Mapping[Kind, LayerCost]) -> float:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autodeploy.balance.recompute import Ladder
+from autodeploy.cost.load import IDLE
 from autodeploy.cost.memory import activation_bytes
+from autodeploy.cost.pairing import exchanges, exchanges_alone
 from autodeploy.schedule.program import compile_program
-from autodeploy.schedule.timeline import COMPUTE, Event, Level, live_levels, step_events
-from autodeploy.search.arrange import StageCost
+from autodeploy.schedule.timeline import COMPUTE, EXCHANGE, Event, Level, live_levels, step_events
+from autodeploy.search.arrange import Arranged, StageCost
 from autodeploy.search.evaluate import arranged, evaluate
 from autodeploy.search.layers import layers_of
 from autodeploy.search.result import PlanResult, StageResult
 from autodeploy.search.steps import durations_of
+from autodeploy.spec.model import Kind
 from autodeploy.spec.plan import Plan
 from autodeploy.spec.space import Space
 
@@ -43,11 +46,40 @@ def timeline_of(space: Space, plan: Plan) -> StepTimeline:
         durations_of(found),
         [{name: float(getattr(cost.tail, name)) for name in AFTER} for cost in costs],
     )
+    inner = [each for event in events if event.lane == COMPUTE for each in _exchanges(found, costs[event.rank], event)]
     memory = [
         _memory(stage, cost, rungs, [e for e in events if e.rank == stage.stage and e.lane == COMPUTE])
         for stage, cost in zip(result.stages, costs, strict=True)
     ]
-    return StepTimeline(result=result, events=events, memory=tuple(memory))
+    return StepTimeline(result=result, events=(*events, *inner), memory=tuple(memory))
+
+
+def _exchanges(found: Arranged, cost: StageCost, op: Event) -> Iterator[Event]:
+    """The all-to-alls within an op, one after the other for each of its layers, at their even share of it."""
+    content, sends_s = cost.role.content_of_chunk, float(found.pipe.sends_s)
+    forward = cost.forward[content[op.forward.chunk]] if op.forward else IDLE
+    backward = cost.backward[content[op.backward.chunk]] if op.backward else IDLE
+    if forward.exchange + backward.exchange <= 0.0:
+        return
+    if op.forward and op.backward:
+        each = exchanges(forward, backward, sends_s)
+    else:
+        each = exchanges_alone(forward if op.forward else backward, op.duration_s, op.backward is not None)
+    halves = [half for half in (op.forward, op.backward) if half]
+    layers = max(_sparse(cost, half.chunk) for half in halves)
+    for layer in range(layers):
+        for one in each:
+            side = {"backward": op.backward} if one.is_backward else {"forward": op.forward}
+            start = op.start_s + (layer + one.start_frac) / layers * op.duration_s
+            yield Event(
+                rank=op.rank, lane=EXCHANGE, kind=one.name, start_s=start, duration_s=one.seconds / layers, **side
+            )
+
+
+def _sparse(cost: StageCost, chunk: int) -> int:
+    """Layers with experts in a chunk of a stage."""
+    held = cost.role.chunks[chunk]
+    return held[Kind.SPARSE] + held[Kind.MTP]
 
 
 def _memory(stage: StageResult, cost: StageCost, rungs: Ladder, ops: Sequence[Event]) -> tuple[Level, ...]:

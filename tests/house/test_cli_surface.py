@@ -20,6 +20,7 @@ SURFACE = {
     "explain": {"PLAN", "--space", "--gbs", "--json"},
     "export": {"PLAN", "--target", "--space", "--out", "--allow-loss"},
     "trace": {"PLAN", "--space", "--gbs", "--out", "--ascii"},
+    "layout": {"PLAN", "--space", "--gbs", "--json"},
     "schedules": {"--pp", "--microbatches", "--forward", "--backward", "--vpp", "--send", "--merged", "--json"},
     "sweep": {"SWEEP", "--out", "--workers"},
     "gate": {"RESULTS", "--baseline", "--max-regress", "--sweep"},
