@@ -15,7 +15,7 @@ class Block(NamedTuple):
     is_backward: bool
     part: str
     """`chain` (attention, router, norms) or `experts`."""
-    share: float
+    share_frac: float
     beside: str = ""
     """`dispatch` or `combine` of the other pass, in the direction of that pass; empty where there is none."""
 
@@ -79,56 +79,16 @@ def unit_s(blocks: tuple[Block, ...], forward: Load, backward: Load, first_s: Nu
 
     Formula: sum over blocks of max(block, all-to-all beside it)
     """
-    return total(list(_block_times(blocks, forward, backward, first_s)))
+    return total(list(block_times(blocks, forward, backward, first_s)))
 
 
-def _block_times(blocks: tuple[Block, ...], forward: Load, backward: Load, first_s: Num) -> list[Num]:
+def block_times(blocks: tuple[Block, ...], forward: Load, backward: Load, first_s: Num) -> list[Num]:
+    """Seconds of every block with what lies beside it."""
     times: list[Num] = []
     for place, block in enumerate(blocks):
         own, other = (backward, forward) if block.is_backward else (forward, backward)
-        engine = block.share * getattr(own, block.part)
+        engine = block.share_frac * getattr(own, block.part)
         waiting = 0.0 if place else first_s
         lane = waiting + 0.5 * other.exchange if block.beside else waiting
         times.append(maximum(engine, lane))
     return times
-
-
-class Exchange(NamedTuple):
-    """One all-to-all within a merged pass."""
-
-    is_backward: bool
-    name: str
-    start_frac: float
-    """Of the merged pass."""
-    seconds: float
-
-
-def unit_of(forward: Load, backward: Load, sends_s: float) -> str:
-    """The name of the unit that `paired_s` takes for one plan."""
-    first_s = sends_s if forward.outer + backward.outer > 0.0 else 0.0
-    return min(UNITS, key=lambda name: unit_s(UNITS[name], forward, backward, first_s))
-
-
-def exchanges_alone(load: Load, whole_s: float, is_backward: bool) -> list[Exchange]:
-    """The two all-to-alls of a pass of one plan by itself: experts between them, attention before (backward: after)."""
-    first, second = ("combine", "dispatch") if is_backward else ("dispatch", "combine")
-    one, begun = 0.5 * float(load.exchange), 0.0 if is_backward else float(load.chain)
-    between = begun + one + float(load.experts)
-    return [
-        Exchange(is_backward, first, begun / whole_s, one),
-        Exchange(is_backward, second, min(between / whole_s, 1.0 - one / whole_s), one),
-    ]
-
-
-def exchanges(forward: Load, backward: Load, sends_s: float) -> list[Exchange]:
-    """The four all-to-alls of a merged pass of one plan, where they begin and what they take."""
-    first_s = sends_s if forward.outer + backward.outer > 0.0 else 0.0
-    blocks = UNITS[unit_of(forward, backward, sends_s)]
-    times = [float(each) for each in _block_times(blocks, forward, backward, first_s)]
-    whole, found = sum(times), []
-    for place, block in enumerate(blocks):
-        if block.beside:
-            other = forward if block.is_backward else backward
-            begun = sum(times[:place]) + (0.0 if place else first_s)
-            found.append(Exchange(not block.is_backward, block.beside, begun / whole, 0.5 * float(other.exchange)))
-    return found

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autodeploy.cost.layers import ENGINE_WORDS, LayerCost
-from autodeploy.cost.pairing import unit_of
 from autodeploy.search.arrange import Arranged, StageCost
+from autodeploy.search.exchanges import unit_of
 from autodeploy.search.result import StageResult
 from autodeploy.search.steps import Apart
 from autodeploy.spec.model import Kind

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.load import IDLE
 from autodeploy.cost.memory import activation_bytes
-from autodeploy.cost.pairing import exchanges, exchanges_alone
 from autodeploy.schedule.program import compile_program
 from autodeploy.schedule.timeline import COMPUTE, EXCHANGE, Event, Level, live_levels, step_events
 from autodeploy.search.arrange import Arranged, StageCost
 from autodeploy.search.evaluate import arranged, evaluate
+from autodeploy.search.exchanges import exchanges, exchanges_alone
 from autodeploy.search.layers import layers_of
 from autodeploy.search.result import PlanResult, StageResult
 from autodeploy.search.steps import durations_of
@@ -72,7 +72,7 @@ def _exchanges(found: Arranged, cost: StageCost, op: Event) -> Iterator[Event]:
             side = {"backward": op.backward} if one.is_backward else {"forward": op.forward}
             start = op.start_s + (layer + one.start_frac) / layers * op.duration_s
             yield Event(
-                rank=op.rank, lane=EXCHANGE, kind=one.name, start_s=start, duration_s=one.seconds / layers, **side
+                rank=op.rank, lane=EXCHANGE, kind=one.name, start_s=start, duration_s=one.duration_s / layers, **side
             )
 
 

@@ -25,7 +25,8 @@ RUN = {"wall_s", "workers", "host"}
 PLAN = {
     "rank", "plan_id", "plan_short", "plan", "arrangement", "microbatches", "tokens_per_s_per_device", "step_time_s",
     "mfu_frac", "mfu_peak_flop_per_s", "flop_convention", "peak_memory_bytes", "usable_memory_bytes", "fits",
-    "limited_by", "interval", "extrapolated", "stages", "time_terms",
+    "limited_by", "interval", "extrapolated", "stages", "time_terms", "time_split", "exchange_hidden_frac",
+    "alternating_by",
 }  # fmt: skip
 ARRANGEMENT = {"layout", "recompute", "swap", "rank_order"}
 FIELDS = {

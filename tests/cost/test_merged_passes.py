@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autodeploy.cost.load import Load
-from autodeploy.cost.pairing import UNITS, exchanges, paired_s, pass_s, unit_of, unit_s
+from autodeploy.cost.pairing import UNITS, paired_s, pass_s, unit_s
+from autodeploy.search.exchanges import exchanges, unit_of
 from autodeploy.spec.plan import Overlap
 
 SECONDS = st.floats(0.0, 1.0)
@@ -136,10 +137,10 @@ def test_a_pass_alone_hides_its_exchange_behind_what_nobody_waits_for(load: Load
 def test_the_all_to_alls_of_a_merged_pass_lie_in_it_one_after_the_other(f: Load, b: Load, send: float) -> None:
     whole = unit_s(UNITS[unit_of(f, b, send)], f, b, 0.0)
     found = exchanges(f, b, send) if whole > 1e-6 else []
-    ends = [each.start_frac * whole + each.seconds for each in found]
+    ends = [each.start_frac * whole + each.duration_s for each in found]
     begins = [each.start_frac * whole for each in found]
     assert all(end <= begin + 1e-9 for end, begin in zip(ends, begins[1:], strict=False))
     assert all(end <= whole + 1e-9 for end in ends)
     for backward, load in ((False, f), (True, b)):
-        mine = [each.seconds for each in found if each.is_backward is backward]
+        mine = [each.duration_s for each in found if each.is_backward is backward]
         assert not found or sum(mine) == pytest.approx(load.exchange, abs=1e-12)
