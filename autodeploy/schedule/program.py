@@ -38,7 +38,8 @@ class Program:
     shape: Shape
     ops: Ops
     duration: np.ndarray
-    """Row of the duration table: slot for F, slots + slot for B, then (rank, i, j) for merged ops."""
+    """Row of the duration table: slot for F, slots + slot for B, then (rank, i, j) for merged ops; where microbatches
+    differ, (slot, microbatch) for F and B, and (rank, chunk, microbatch) of the forward half for merged ops."""
     before: np.ndarray
     """The previous op on the rank."""
     producers: tuple[np.ndarray, ...]
@@ -57,13 +58,15 @@ class Program:
 
 
 @lru_cache(maxsize=48)
-def compile_program(shape: Shape) -> Program:
+def compile_program(shape: Shape, *, each_microbatch: bool = False) -> Program:
     """The program of a shape. Raises `ScheduleDeadlock` when an op can never start."""
-    return compile_orders(shape, [rank_order(shape, rank) for rank in range(shape.pp)])
+    orders = [rank_order(shape, rank) for rank in range(shape.pp)]
+    return compile_orders(shape, orders, each_microbatch=each_microbatch)
 
 
-def compile_orders(shape: Shape, orders: Sequence[RankOrder]) -> Program:
-    """The program of given orders, one per rank. Raises `ScheduleDeadlock`, saying who waits for whom."""
+def compile_orders(shape: Shape, orders: Sequence[RankOrder], *, each_microbatch: bool = False) -> Program:
+    """The program of given orders, one per rank. `each_microbatch`: durations differ from microbatch to microbatch.
+    Raises `ScheduleDeadlock`, saying who waits for whom."""
     ops = _join(orders)
     last = np.cumsum([len(order.f_chunk) for order in orders])
     before = np.arange(len(ops.rank))
@@ -81,7 +84,7 @@ def compile_orders(shape: Shape, orders: Sequence[RankOrder]) -> Program:
     return Program(
         shape=shape,
         ops=Ops(*(column[order] for column in ops)),
-        duration=_duration_rows(shape, ops)[order],
+        duration=(_rows_of_microbatches if each_microbatch else _duration_rows)(shape, ops)[order],
         before=place[before[order]],
         producers=tuple(place[source[order]] for source in producers),
         sends=tuple(sent[order, None].astype(float) for sent in sends),
@@ -146,6 +149,15 @@ def _duration_rows(shape: Shape, ops: Ops) -> np.ndarray:
         merged = 2 * slots + (ops.rank * shape.vpp + ops.f_chunk) * shape.vpp + ops.b_chunk
         rows = np.where((ops.f_chunk != NONE) & (ops.b_chunk != NONE), merged, rows)
     return rows
+
+
+def _rows_of_microbatches(shape: Shape, ops: Ops) -> np.ndarray:
+    slots, many = shape.pp * shape.vpp, shape.microbatches
+    forward = (ops.f_chunk * shape.pp + ops.rank) * many + ops.f_microbatch
+    backward = (slots + ops.b_chunk * shape.pp + ops.rank) * many + ops.b_microbatch
+    merged = (2 * slots + ops.rank * shape.vpp + ops.f_chunk) * many + ops.f_microbatch
+    both = (ops.f_chunk != NONE) & (ops.b_chunk != NONE)
+    return np.where(both, merged, np.where(ops.f_chunk != NONE, forward, backward))
 
 
 def _levels(ops: Ops, before: np.ndarray, f_from: np.ndarray, b_from: np.ndarray, last: np.ndarray) -> np.ndarray:

@@ -20,7 +20,8 @@ def simulate(
 
     Axes: forward_s, backward_s [slots, K], slot = chunk * pp + stage; merged_s [pp, vpp, vpp, K] forward of
     chunk i merged with backward of chunk j (needed for overlapped shapes only); send_s [K] of one message
-    between neighbouring stages.
+    between neighbouring stages. With a program of `each_microbatch`: forward_s, backward_s [slots, M, K], and
+    merged_s [pp, vpp, M, K] by the forward half.
     """
     return run(program, forward_s, backward_s, merged_s, send_s).end[program.last]
 
@@ -46,7 +47,7 @@ def run(
     at max(end of the op before, arrivals of what it consumes), and a message leaves at max(end of its op, port free).
     """
     durations = duration_table(forward_s, backward_s, merged_s)
-    end = np.zeros((len(program.ops.rank) + 1, forward_s.shape[1]))
+    end = np.zeros((len(program.ops.rank) + 1, len(send_s)))
     arrived = tuple(np.zeros_like(end) for _ in program.producers)
     port = arrived[-1]  # an op's last message is what the next one waits behind
     for first, stop in program.levels:
@@ -65,7 +66,5 @@ def run(
 
 def duration_table(forward_s: np.ndarray, backward_s: np.ndarray, merged_s: np.ndarray | None) -> np.ndarray:
     """[rows, K] seconds of every kind of op, in the rows that `Program.duration` names."""
-    parts = [forward_s, backward_s]
-    if merged_s is not None:
-        parts.append(merged_s.reshape(-1, forward_s.shape[1]))
-    return np.concatenate(parts)
+    parts = [forward_s, backward_s] if merged_s is None else [forward_s, backward_s, merged_s]
+    return np.concatenate([part.reshape(-1, part.shape[-1]) for part in parts])
