@@ -99,17 +99,21 @@ def _copies_s(machine: Machine, plan: PlanLike, dp: DataParallel, params: tuple[
     return 2.0 * _both_s(machine, (dp.dense_copies, dp.expert_copies), (shares[0], shares[1]), each_bytes)
 
 
-def _exposed(profile: Profile, overlap: Overlap, whole_s: Num, window_s: Num) -> Num:
-    """What a pass of the last (first) microbatch does not hide; all of it where the stack does not overlap.
+def _exposed(profile: Profile, plan: PlanLike, overlap: Overlap, whole_s: Num, window_s: Num) -> Num:
+    """What the passes of the last (first) microbatches do not hide; all of it where the stack does not overlap.
 
-    Formula: max(T / buckets, T - window * (1 - 1/buckets))
-    Source: model.md 6.5; MindSpeed fb-overlap excludes overlap-grad-reduce.
+    A chunk's gradients are complete in its last backward pass, bucket by bucket; chunks end pp passes apart, and the
+    port takes them one after the other. So the last bucket, the last chunk or all of them may outlast the pipeline.
+    Formula: max(T/(v n), T/v - (1 - 1/n) W/v, T - ((v - 1) pp + 1 - 1/n) W/v), n buckets a chunk, W one microbatch
+    through all chunks
+    Source: model.md 6.5; Megatron-LM schedules.py grad_sync_func; MindSpeed fb-overlap excludes overlap-grad-reduce.
     """
     overlaps = profile.overlap_grad_reduce_paired if overlap == Overlap.PAIR else profile.overlap_grad_reduce
     if not overlaps:
         return whole_s
-    piece = 1.0 / profile.grad_buckets
-    return maximum(piece * whole_s, whole_s - (1.0 - piece) * window_s)
+    piece, chunk_s, pass_s = 1.0 / profile.grad_buckets, whole_s / plan.vpp, window_s / plan.vpp
+    alone = maximum(piece * chunk_s, chunk_s - (1.0 - piece) * pass_s)
+    return maximum(alone, whole_s - ((plan.vpp - 1.0) * plan.pp + 1.0 - piece) * pass_s)
 
 
 def optimizer_s(machine: Machine, dp: DataParallel, params: tuple[Num, Num]) -> Num:
@@ -138,8 +142,8 @@ def stage_tail(
         grads = where(plan.zero >= 2, grads, 2.0 * _both_s(machine, dp.whole, trained, job.grad_bytes))
     gathered = dp.param_rounds * shard_sync_s(machine, dp, trained, PARAM_BYTES)
     return StageTail(
-        grad_sync=_exposed(profile, overlap, grads, windows[1]),
-        param_sync=_exposed(profile, overlap, gathered, windows[0]) if profile.overlap_param_gather else gathered,
+        grad_sync=_exposed(profile, plan, overlap, grads, windows[1]),
+        param_sync=_exposed(profile, plan, overlap, gathered, windows[0]) if profile.overlap_param_gather else gathered,
         optimizer=optimizer_s(machine, dp, trained),
         shared_weights=_shared_s(machine, job, plan, shared_params),
     )

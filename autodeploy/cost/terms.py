@@ -90,12 +90,14 @@ TIME: tuple[Term, ...] = (
     ),
     Term(
         name="grad_sync", meaning="gradient reduce-scatter beyond the last backward pass",
-        formula="max(T/n, T - window (1 - 1/n))", source="Megatron-LM overlap-grad-reduce",
+        formula="max(T/(vn), T/v - (1 - 1/n) W/v, T - ((v-1) pp + 1 - 1/n) W/v)",
+        source="Megatron-LM overlap-grad-reduce",
         inputs=(*_LINKS, "profile.grad_buckets", "profile.overlap_grad_reduce"),
     ),
     Term(
         name="param_sync", meaning="parameter all-gather beyond the first forward pass",
-        formula="max(T/n, T - window (1 - 1/n))", source="Megatron-LM overlap-param-gather",
+        formula="max(T/(vn), T/v - (1 - 1/n) W/v, T - ((v-1) pp + 1 - 1/n) W/v)",
+        source="Megatron-LM overlap-param-gather",
         inputs=(*_LINKS, "profile.grad_buckets", "profile.overlap_grad_reduce"),
     ),
     Term(

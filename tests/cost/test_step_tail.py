@@ -181,3 +181,28 @@ def test_gradients_that_every_microbatch_scatters_leave_nothing_to_reduce(zero: 
     found = tail_of(plan)
     assert found.grad_sync == 0.0
     assert found.param_sync == pytest.approx(rounds * wire_s(plan, 2.0), rel=1e-9)
+
+
+def outlasts_s(whole: float, backward: float, pp: int, vpp: int, buckets: int) -> float:
+    """How long a port is busy after the last backward pass: chunks end pp passes apart, a chunk's buckets get ready one
+    after the other during its last pass, and go out in order."""
+    port, one = 0.0, backward / vpp
+    for chunk in range(vpp):
+        for bucket in range(buckets):
+            ready = chunk * pp * one + (bucket + 1) / buckets * one
+            port = max(port, ready) + whole / vpp / buckets
+    return port - ((vpp - 1) * pp + 1) * one
+
+
+@given(
+    window=st.floats(1e-3, 10.0), pp=st.integers(2, 16), vpp=st.integers(1, 8), buckets=st.integers(1, 8),
+    dp=st.sampled_from([2, 16, 128]),
+)  # fmt: skip
+def test_gradients_of_chunks_go_out_one_after_the_other(
+    window: float, pp: int, vpp: int, buckets: int, dp: int
+) -> None:
+    plan = plan_of(tp=8, dp=dp, pp=pp, vpp=vpp, ep=8)
+    where = machine(buckets=buckets)
+    found = tail_of(plan, (window, window), on=where)
+    whole = tail_of(plan, on=machine(overlaps=False)).grad_sync
+    assert found.grad_sync == pytest.approx(outlasts_s(whole, window, pp, vpp, buckets), rel=1e-9, abs=1e-12)
