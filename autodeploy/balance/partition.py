@@ -13,25 +13,32 @@ def partition(weights: Sequence[float], fixed: Sequence[float], least: Sequence[
     run, one with the least sum of squares of what the runs weigh.
     """
     items, sums = len(weights), [0.0, *accumulate(weights)]
-    best: list[tuple[float, float] | None] = [None] * (items + 1)
-    best[0] = (0.0, 0.0)
-    choices: list[list[int]] = []
+    best: list[_Value | None] = [(0.0, 0.0), *([None] * items)]
+    choices = []
     for own, few in zip(fixed, least, strict=True):
-        row: list[tuple[float, float] | None] = [None] * (items + 1)
-        choice = [0] * (items + 1)
-        for end in range(few, items + 1):
-            for begin in range(end - few + 1):
-                before = best[begin]
-                if before is None:
-                    continue
-                weight = own + sums[end] - sums[begin]
-                value = (max(before[0], weight), before[1] + weight * weight)
-                known = row[end]
-                if known is None or value < known:
-                    row[end], choice[end] = value, begin
-        best = row
-        choices.append(choice)
+        row = [_best_run(best, sums, end, own, few) for end in range(items + 1)]
+        best = [value for value, _ in row]
+        choices.append([begin for _, begin in row])
     return _counts(choices, items) if best[items] is not None else None
+
+
+_Value = tuple[float, float]
+"""The heaviest run so far, and the sum of squares."""
+
+
+def _best_run(
+    best: Sequence[_Value | None], sums: Sequence[float], end: int, own: float, few: int
+) -> tuple[_Value | None, int]:
+    """The best value of runs up to item `end`, and where the last of them begins."""
+    found: tuple[_Value | None, int] = (None, 0)
+    for begin in range(end - few + 1):
+        before, weight = best[begin], own + sums[end] - sums[begin]
+        if before is None:
+            continue
+        value = (max(before[0], weight), before[1] + weight * weight)
+        if found[0] is None or value < found[0]:
+            found = value, begin
+    return found
 
 
 def _counts(choices: Sequence[Sequence[int]], items: int) -> list[int]:
