@@ -45,6 +45,7 @@ LISTED = (
     "recompute",
 )
 """Fields that a space lists; dp and schedule follow from them."""
+ZERO_STAGES = (0, 1, 2, 3)
 WORDS_OF = {"overlap": OVERLAP_WORDS, "dispatch": DISPATCH_WORDS, "cp_comm": CP_COMM_WORDS}
 """Those that a space lists as words."""
 
@@ -65,25 +66,36 @@ def restricted(space: Space, given: Mapping[str, Any]) -> Space:
     """The space with the given fields held at their values (also values that the space does not list)."""
     held: dict[str, Any] = {name: (value,) for name, value in given.items() if name in LISTED}
     held |= {name: (words[int(given[name])],) for name, words in WORDS_OF.items() if name in held}
-    if held.get("zero", (1,))[0] not in (0, 1, 2, 3):
+    if held.get("zero", (1,))[0] not in ZERO_STAGES:
         raise spec_error("zero", f"no stage {given['zero']}", "0 1 2 3")
     derived = [f"dp={given['dp']}"] if "dp" in given else []
     derived += [f"schedule={SCHEDULE_WORDS[int(given['schedule'])]}"] if "schedule" in given else []
     return replace(with_values(space, **held), only=(*space.only, *derived))
 
 
+def held_faults(held: Sequence[Condition], path: str) -> list[Fault]:
+    """What is wrong with conditions that hold a field each, whatever the space."""
+    free = [condition.text for condition in held if condition.sign != "="]
+    names = [condition.field for condition in held]
+    twice = dict.fromkeys(name for name in names if names.count(name) > 1)
+    few = [c.text for c in held if c.field in DEGREES and c.value == 0]
+    shards = [c.text for c in held if c.field == "zero" and c.value not in ZERO_STAGES]
+    return [
+        *(
+            Fault(path=path, problem=f"{text!r} holds no single value", allowed="FIELD=VALUE,...; or --only, --ban")
+            for text in free
+        ),
+        *(Fault(path=path, problem=f"holds {name} twice", allowed="one value of a field") for name in twice),
+        *(Fault(path=path, problem=f"{text!r} is no degree", allowed="1 or more") for text in few),
+        *(Fault(path=path, problem=f"{text!r} is no stage", allowed="0 1 2 3") for text in shards),
+    ]
+
+
 def hold(space: Space, held: Sequence[Condition]) -> Space:
     """The space with the fields of `FIELD=VALUE` conditions held; derived fields by a condition."""
-    free = [condition for condition in held if condition.sign != "="]
-    if free:
-        raise spec_error("--fix", f"{free[0].text!r} holds no single value", "FIELD=VALUE,...; or --only, --ban")
-    names = [condition.field for condition in held]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise spec_error("--fix", f"holds {twice[0]} twice", "one value of a field")
-    few = [c.text for c in held if c.field in DEGREES and c.value == 0]
-    if few:
-        raise spec_error("--fix", f"{few[0]!r} is no degree", "1 or more")
+    faults = held_faults(held, "--fix")
+    if faults:
+        raise SpecError(*faults)
     derived = tuple(condition.text for condition in held if condition.field not in LISTED)
     values = {condition.field: condition.value for condition in held if condition.field in LISTED}
     coded = {name: CODES[name](value) if name in CODES else value for name, value in values.items()}

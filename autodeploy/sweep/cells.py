@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from autodeploy.errors import Fault, SpecError, spec_error
+from autodeploy.search.choose import held_faults
 from autodeploy.spec.conditions import parse_condition, parse_list, split_list
 from autodeploy.spec.files import parse, read_mapping
 from autodeploy.spec.model import GQA, MLA, Model, MoE
@@ -73,13 +74,7 @@ def _condition_faults(sweep: Sweep) -> list[Fault]:
             parse_condition(text)
         except SpecError as error:
             faults += error.faults
-    if not faults:
-        faults += [
-            Fault(path=f"fix.{condition.text}", problem="holds no single value", allowed="FIELD=VALUE")
-            for condition in parse_list(sweep.fix)
-            if condition.sign != "="
-        ]
-    return faults
+    return faults or held_faults(parse_list(sweep.fix), "fix")
 
 
 def _value_faults(sweep: Sweep) -> list[Fault]:
