@@ -49,46 +49,51 @@ attention or the experts cut in two so that each half lies beside one all-to-all
 Source: arXiv 2412.19437 figure 4 (the order of whole blocks); arXiv 2603.07685."""
 
 
-def pass_s(load: Load, overlap: Overlap) -> Num:
+def pass_s(load: Load, overlap: Overlap, taken_frac: float) -> Num:
     """A forward or backward pass by itself. A stack that merges passes also moves weight gradients and shared experts
     over the all-to-all of the same pass.
 
-    Formula: busy + exchange; paired: max(busy, busy - aside + exchange)
+    Formula: busy + exchange; paired: busy - aside + max(exchange, aside + taken exchange)
     Source: MindSpeed megatron-moe-fb-overlap (warm-up and cool-down hidden by shared experts and weight gradients).
     """
     if overlap == Overlap.NONE:
         return load.alone
-    return maximum(load.busy, load.alone - load.aside)
+    return load.busy - load.aside + maximum(load.exchange, load.aside + taken_frac * load.exchange)
 
 
-def paired_s(forward: Load, backward: Load, sends_s: Num = 0.0) -> Num:
+def paired_s(forward: Load, backward: Load, sends_s: Num = 0.0, taken_frac: float = 0.0) -> Num:
     """Forward of one microbatch beside the backward of another: the best unit, weight gradients and shared experts in
     its gaps, or the lane that has most to do.
 
-    `sends_s`: messages of the passes before, which leave on the port first.
+    `sends_s`: messages of the passes before, which leave on the port first; `taken_frac`: cores that an all-to-all
+    takes from compute beside it.
     """
     outer = forward.outer + backward.outer
     first_s = where(outer > 0.0, sends_s, 0.0)
-    units = [unit_s(blocks, forward, backward, first_s) for blocks in UNITS.values()]
+    units = [unit_s(blocks, forward, backward, first_s, taken_frac) for blocks in UNITS.values()]
     best = minimum(minimum(units[0], units[1]), units[2])
-    return largest([best, forward.busy + backward.busy, forward.inner + backward.inner, outer + first_s])
+    engine = forward.busy + backward.busy + taken_frac * (forward.exchange + backward.exchange)
+    return largest([best, engine, forward.inner + backward.inner, outer + first_s])
 
 
-def unit_s(blocks: tuple[Block, ...], forward: Load, backward: Load, first_s: Num) -> Num:
+def unit_s(
+    blocks: tuple[Block, ...], forward: Load, backward: Load, first_s: Num = 0.0, taken_frac: float = 0.0
+) -> Num:
     """Seconds of the blocks one after the other, each with what lies beside it; `first_s` of messages go first.
 
-    Formula: sum over blocks of max(block, all-to-all beside it)
+    Formula: sum over blocks of max(all-to-all beside it, block + taken all-to-all): cores that are gone while it runs
+    Source: 20 of 132 SMs slow compute by a fifth (arXiv 2603.07685).
     """
-    return total(list(block_times(blocks, forward, backward, first_s)))
+    return total(block_times(blocks, forward, backward, first_s, taken_frac))
 
 
-def block_times(blocks: tuple[Block, ...], forward: Load, backward: Load, first_s: Num) -> list[Num]:
+def block_times(blocks: tuple[Block, ...], forward: Load, backward: Load, first_s: Num, taken_frac: float) -> list[Num]:
     """Seconds of every block with what lies beside it."""
     times: list[Num] = []
     for place, block in enumerate(blocks):
         own, other = (backward, forward) if block.is_backward else (forward, backward)
         engine = block.share_frac * getattr(own, block.part)
         waiting = 0.0 if place else first_s
-        lane = waiting + 0.5 * other.exchange if block.beside else waiting
-        times.append(maximum(engine, lane))
+        beside = 0.5 * other.exchange if block.beside else 0.0
+        times.append(maximum(engine + taken_frac * beside, waiting + beside))
     return times

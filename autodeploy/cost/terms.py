@@ -76,9 +76,9 @@ TIME: tuple[Term, ...] = (
         source="arXiv 1910.02054; PyTorch FSDP", inputs=(*_LINKS, "profile.overlap_weight_gather"),
     ),
     Term(
-        name="expert_exchange", meaning="expert all-to-all that nothing hides",
+        name="expert_exchange", meaning="expert all-to-all in the open, and the cores that it takes where it is not",
         formula="flat: kX(1-1/N) / B_fabric; hier: X(N-1) / B_fabric + kX(m-1)/m / B_node; dedup: XD(1-1/N) / B_fabric",
-        source="arXiv 2603.07685; MindSpeed hierarchical-alltoallv", inputs=_LINKS,
+        source="arXiv 2603.07685; MindSpeed hierarchical-alltoallv", inputs=(*_LINKS, "device.exchange_cores"),
     ),
     Term(
         name="pipeline_send", meaning="messages between stages that the schedule does not hide",

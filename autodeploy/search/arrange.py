@@ -46,10 +46,16 @@ class Case:
     layout: Layout
     live_microbatches: int
     """Microbatches, capped where more change no live count."""
+    taken_frac: float
+    """Cores that an all-to-all beside compute takes."""
 
     def shape(self, microbatches: int) -> Shape:
         """The schedule shape for so many microbatches."""
         return Shape(self.schedule, self.layout.pp, self.layout.vpp, microbatches, self.overlap)
+
+    def pass_s(self, load: Load) -> Num:
+        """Seconds of a pass that is not merged."""
+        return pass_s(load, self.overlap, self.taken_frac)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,9 +74,9 @@ class StageCost:
     sharding_s: Num = 0.0
     """Gathers and scatters in the open, in a forward and backward pass of one microbatch."""
 
-    def merged_s(self, sends_s: Num) -> list[list[Num]]:
+    def merged_s(self, sends_s: Num, taken_frac: float) -> list[list[Num]]:
         """[i][j] forward of content i merged with backward of content j, beside the messages of the op before."""
-        return [[paired_s(f, b, sends_s) for b in self.backward] for f in self.forward]
+        return [[paired_s(f, b, sends_s, taken_frac) for b in self.backward] for f in self.forward]
 
 
 class Pipe(NamedTuple):
@@ -202,7 +208,7 @@ def _stage(common: Common, case: Case, role: Role) -> StageCost:
 
 def _all_chunks(case: Case, role: Role, loads: Sequence[Load]) -> Num:
     """Seconds of one microbatch through all chunks of a stage."""
-    counted = zip(role.content_counts, (pass_s(load, case.overlap) for load in loads), strict=True)
+    counted = zip(role.content_counts, (case.pass_s(load) for load in loads), strict=True)
     return total([seconds if count == 1 else count * seconds for count, seconds in counted])
 
 
@@ -225,8 +231,8 @@ def _bound(common: Common, case: Case, stages: tuple[StageCost, ...]) -> Num:
     return step_bound_s(
         last,
         case.layout.role_of_stage,
-        [pass_s(stage.forward[0], case.overlap) for stage in stages],
-        [pass_s(stage.backward[0], case.overlap) for stage in stages],
+        [case.pass_s(stage.forward[0]) for stage in stages],
+        [case.pass_s(stage.backward[0]) for stage in stages],
         work,
         [stage.tail.seconds for stage in stages],
         common.send_s,
@@ -238,10 +244,10 @@ def _work_s(pipe: Pipe, stage: StageCost, rank: int, distinct: Distinct | None) 
     if case.overlap == Overlap.NONE:
         both = _all_chunks(case, stage.role, stage.forward) + _all_chunks(case, stage.role, stage.backward)
         return pipe.microbatches * both
-    forward = [pass_s(load, case.overlap) for load in stage.forward]
-    backward = [pass_s(load, case.overlap) for load in stage.backward]
+    forward = [case.pass_s(load) for load in stage.forward]
+    backward = [case.pass_s(load) for load in stage.backward]
     counts = _counts(case, stage.role, rank, pipe.microbatches, distinct)
-    return stage_work_s(counts, forward, backward, stage.merged_s(pipe.sends_s))
+    return stage_work_s(counts, forward, backward, stage.merged_s(pipe.sends_s, case.taken_frac))
 
 
 def stage_work_s_of(found: Arranged, stage: StageCost, rank: int) -> Num:
@@ -273,7 +279,8 @@ def _exposed_sends(case: Case, microbatches: Num) -> Num:
 def case_of(space: Space, plan: Plan, rule: str, layout: Layout) -> Case:
     """The case of one plan on a layout."""
     live = live_cap(plan.pp, int(microbatches_of(space, plan))) if plan.vpp > 1 else 1
-    return Case(plan.schedule, plan.overlap, plan.recompute, rule, layout, live)
+    taken_frac = space.cluster.device.exchange_frac
+    return Case(plan.schedule, plan.overlap, plan.recompute, rule, layout, live, taken_frac)
 
 
 def live_cap(pp: int, microbatches: int) -> int:

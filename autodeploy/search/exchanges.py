@@ -18,10 +18,10 @@ class Exchange(NamedTuple):
     duration_s: float
 
 
-def unit_of(forward: Load, backward: Load, sends_s: float) -> str:
+def unit_of(forward: Load, backward: Load, sends_s: float, taken_frac: float = 0.0) -> str:
     """The name of the unit that `paired_s` takes for one plan."""
     first_s = sends_s if forward.outer + backward.outer > 0.0 else 0.0
-    return min(UNITS, key=lambda name: unit_s(UNITS[name], forward, backward, first_s))
+    return min(UNITS, key=lambda name: unit_s(UNITS[name], forward, backward, first_s, taken_frac))
 
 
 def exchanges_alone(load: Load, whole_s: float, is_backward: bool) -> list[Exchange]:
@@ -35,11 +35,11 @@ def exchanges_alone(load: Load, whole_s: float, is_backward: bool) -> list[Excha
     ]
 
 
-def exchanges(forward: Load, backward: Load, sends_s: float) -> list[Exchange]:
+def exchanges(forward: Load, backward: Load, sends_s: float, taken_frac: float = 0.0) -> list[Exchange]:
     """The four all-to-alls of a merged pass of one plan, where they begin and what they take."""
     first_s = sends_s if forward.outer + backward.outer > 0.0 else 0.0
-    blocks = UNITS[unit_of(forward, backward, sends_s)]
-    times = [float(each) for each in block_times(blocks, forward, backward, first_s)]
+    blocks = UNITS[unit_of(forward, backward, sends_s, taken_frac)]
+    times = [float(each) for each in block_times(blocks, forward, backward, first_s, taken_frac)]
     whole, found = sum(times), []
     for place, block in enumerate(blocks):
         if block.beside:

@@ -143,7 +143,7 @@ def start(space: Space, plan: Plan, ends: str, costs: Mapping[Kind, LayerCost]) 
     slots = plan.pp * plan.vpp - own
     if slots < 1:
         return None
-    each = {kind: _seconds(cost, plan.overlap) for kind, cost in costs.items()}
+    each = {kind: _seconds(cost, plan.overlap, space.cluster.device.exchange_frac) for kind, cost in costs.items()}
     fixed = [0.0] * slots
     fixed[0] += each[Kind.EMBEDDING]
     if own == 0:
@@ -156,10 +156,10 @@ def start(space: Space, plan: Plan, ends: str, costs: Mapping[Kind, LayerCost]) 
     return None if found is None else tuple(found)
 
 
-def _seconds(cost: LayerCost, overlap: Overlap) -> float:
+def _seconds(cost: LayerCost, overlap: Overlap, taken_frac: float) -> float:
     """Engine seconds of a layer, nothing rebuilt."""
     if overlap == Overlap.PAIR:
-        return float(paired_s(cost.forward, cost.backward))
+        return float(paired_s(cost.forward, cost.backward, taken_frac=taken_frac))
     return float(cost.forward.alone + cost.backward.alone)
 
 

@@ -58,7 +58,7 @@ def alternating_by(found: Arranged, cost: StageCost) -> str | None:
         return None
     forward = max(cost.forward, key=lambda load: float(load.exchange))
     backward = max(cost.backward, key=lambda load: float(load.exchange))
-    return unit_of(forward, backward, float(found.pipe.sends_s))
+    return unit_of(forward, backward, float(found.pipe.sends_s), found.case.taken_frac)
 
 
 def _compute_s(found: Arranged, cost: StageCost, costs: Mapping[Kind, LayerCost]) -> float:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autodeploy.cost.pairing import pass_s
 from autodeploy.schedule.steady import Durations, finish_s
 from autodeploy.search.arrange import Arranged
 from autodeploy.spec.plan import Overlap
@@ -107,7 +106,7 @@ def _slot_times(arranged: Arranged, side: str) -> np.ndarray:
     per_chunk = []
     for chunk in range(arranged.case.layout.vpp):
         loads = [getattr(stage, side)[stage.role.content_of_chunk[chunk]] for stage in arranged.stages]
-        per_chunk.append(_per_stage(arranged, [pass_s(load, arranged.case.overlap) for load in loads], plans))
+        per_chunk.append(_per_stage(arranged, [arranged.case.pass_s(load) for load in loads], plans))
     return np.concatenate(per_chunk)
 
 
@@ -116,7 +115,10 @@ def _merged_times(arranged: Arranged, plans: int) -> np.ndarray:
     per_role = []
     for stage in arranged.stages:
         table = np.stack(
-            [np.stack([_row(time, plans) for time in row]) for row in stage.merged_s(arranged.pipe.sends_s)]
+            [
+                np.stack([_row(time, plans) for time in row])
+                for row in stage.merged_s(arranged.pipe.sends_s, arranged.case.taken_frac)
+            ]
         )
         content = np.array(stage.role.content_of_chunk)
         per_role.append(table[content[:, None], content[None, :]])

@@ -62,7 +62,7 @@ def _exchanges(found: Arranged, cost: StageCost, op: Event) -> Iterator[Event]:
     if forward.exchange + backward.exchange <= 0.0:
         return
     if op.forward and op.backward:
-        each = exchanges(forward, backward, sends_s)
+        each = exchanges(forward, backward, sends_s, found.case.taken_frac)
     else:
         each = exchanges_alone(forward if op.forward else backward, op.duration_s, op.backward is not None)
     halves = [half for half in (op.forward, op.backward) if half]

@@ -31,6 +31,8 @@ class Device:
     """None: the device has no fp8 products."""
     nvfp4: Rate | None = None
     matmul_cores: Count
+    exchange_cores: Natural = 0
+    """Of these, what an all-to-all takes while it runs beside compute."""
     tile_m: Count
     tile_n: Count
     tile_overhead_s: Positive
@@ -64,6 +66,13 @@ class Device:
         """Refuse a device that its context fills."""
         if self.context_bytes >= self.hbm_bytes:
             raise ValueError("the context takes all of the memory")
+        if self.exchange_cores >= self.matmul_cores:
+            raise ValueError("an all-to-all takes all cores")
+
+    @property
+    def exchange_frac(self) -> float:
+        """Share of its cores that an all-to-all beside compute takes."""
+        return self.exchange_cores / self.matmul_cores
 
     @property
     def usable_bytes(self) -> float:

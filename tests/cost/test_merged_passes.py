@@ -128,8 +128,8 @@ def test_messages_of_other_stages_wait_on_the_same_port() -> None:
 
 @given(load=halves(aside=True))
 def test_a_pass_alone_hides_its_exchange_behind_what_nobody_waits_for(load: Load) -> None:
-    assert pass_s(load, Overlap.NONE) == load.busy + load.exchange
-    hidden = load.alone - pass_s(load, Overlap.PAIR)
+    assert pass_s(load, Overlap.NONE, 0.0) == load.busy + load.exchange
+    hidden = load.alone - pass_s(load, Overlap.PAIR, 0.0)
     assert hidden == pytest.approx(min(load.exchange, load.aside), abs=1e-12)
 
 
@@ -144,3 +144,21 @@ def test_the_all_to_alls_of_a_merged_pass_lie_in_it_one_after_the_other(f: Load,
     for backward, load in ((False, f), (True, b)):
         mine = [each.duration_s for each in found if each.is_backward is backward]
         assert not found or sum(mine) == pytest.approx(load.exchange, abs=1e-12)
+
+
+@given(f=halves(), b=halves(), taken=st.floats(0.0, 0.5))
+def test_cores_that_copy_are_gone_while_they_copy(f: Load, b: Load, taken: float) -> None:
+    # a block beside a shorter all-to-all works at 1 - taken while that lasts: it ends `taken` of it later
+    merged, slowed = paired_s(f, b), paired_s(f, b, taken_frac=taken)
+    assert slowed >= merged * (1 - 1e-12)
+    assert slowed <= merged + taken * (f.exchange + b.exchange) + 1e-12
+    idle = [load._replace(exchange=0.0) for load in (f, b)]
+    assert paired_s(*idle, taken_frac=taken) == paired_s(*idle)
+
+
+def test_twenty_of_132_cores_slow_compute_by_less_than_a_fifth() -> None:
+    # arXiv 2603.07685: about 20 %; 132/112 - 1 where the all-to-all lasts as long as the compute at the slower rate
+    taken, engine = 20 / 132, 1.0
+    lasting = engine / (1 - taken)
+    f = b = Load(busy=2 * engine, experts=engine, exchange=2 * lasting)
+    assert paired_s(f, b, taken_frac=taken) == pytest.approx(4 * engine * 132 / 112)

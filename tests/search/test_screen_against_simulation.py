@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from autodeploy.cost.pairing import pass_s
 from autodeploy.search.arrange import Arranged, stage_work_s_of
 from autodeploy.search.enumerate import enumerate_plans
 from autodeploy.search.evaluate import arranged
@@ -30,8 +29,8 @@ def stage_bounds(found: Arranged) -> list[float]:
     layout, out = found.case.layout, []
     roles = [found.stages[layout.role_of_stage[stage]] for stage in range(layout.pp)]
     for stage, cost in enumerate(roles):
-        down = sum(pass_s(above.forward[0], found.case.overlap) + found.send_s for above in roles[:stage])
-        up = sum(pass_s(above.backward[0], found.case.overlap) + found.send_s for above in roles[:stage])
+        down = sum(found.case.pass_s(above.forward[0]) + found.send_s for above in roles[:stage])
+        up = sum(found.case.pass_s(above.backward[0]) + found.send_s for above in roles[:stage])
         after = max(cost.tail.seconds, up + roles[0].tail.seconds)
         out.append(down + stage_work_s_of(found, cost, stage) + after)
     return out
