@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 import numpy as np
 import optuna
@@ -176,13 +177,14 @@ class Ledger:
     content_hash: str
 
     def name(self, group: int) -> str:
-        """Name of a group's study."""
+        """What the names of a group's studies begin with: each search that keeps it adds its own ending, so that none
+        can disturb what another is still writing."""
         return f"{self.label}:{self.content_hash}:{group}"
 
     def check(self) -> None:
         """Raises `SpecError` where the storage holds the same label for other inputs."""
         for name in optuna.get_all_study_names(self.storage):
-            label, _, rest = name.rpartition(":")[0].rpartition(":")
+            label, rest, *_ = [*name.rsplit(":", 3), ""]
             if label == self.label and rest != self.content_hash:
                 raise spec_error(
                     "--storage", f"holds a study of {label!r} for other inputs ({rest}, not {self.content_hash})",
@@ -190,20 +192,18 @@ class Ledger:
                 )  # fmt: skip
 
     def finished(self, group: int, outer: Outer) -> list[tuple[Point, Judged]] | None:
-        """What a finished group visited, in order; None where it has to be run. Unfinished leftovers are removed."""
-        if self.name(group) not in optuna.get_all_study_names(self.storage):
-            return None
-        study = optuna.load_study(study_name=self.name(group), storage=self.storage)
-        if not study.user_attrs.get(COMPLETE):
-            optuna.delete_study(study_name=self.name(group), storage=self.storage)
-            return None
-        return [_recall(outer, trial) for trial in study.get_trials(deepcopy=False)]
+        """What a finished group visited, in order; None where it has to be run. A study that nobody completed is of a
+        search that was killed, or that is still writing: neither counts."""
+        for name in optuna.get_all_study_names(self.storage):
+            if name.startswith(f"{self.name(group)}:"):
+                study = optuna.load_study(study_name=name, storage=self.storage)
+                if study.user_attrs.get(COMPLETE):
+                    return [_recall(outer, trial) for trial in study.get_trials(deepcopy=False)]
+        return None
 
     def keep(self, group: int, outer: Outer, visited: Sequence[tuple[Point, Judged]]) -> None:
         """Mirror a finished group."""
-        try:
-            study = optuna.create_study(study_name=self.name(group), storage=self.storage, direction="minimize")
-        except optuna.exceptions.DuplicatedStudyError:
-            return  # another process asked the same and was quicker: the same answer
+        name = f"{self.name(group)}:{uuid4().hex}"
+        study = optuna.create_study(study_name=name, storage=self.storage, direction="minimize")
         study.add_trials([_trial(outer, point, judged) for point, judged in visited])
         study.set_user_attr(COMPLETE, True)
