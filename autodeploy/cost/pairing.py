@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from autodeploy.cost.load import Load
@@ -70,7 +71,8 @@ def paired_s(forward: Load, backward: Load, sends_s: Num = 0.0, taken_frac: floa
     """
     outer = forward.outer + backward.outer
     first_s = where(outer > 0.0, sends_s, 0.0)
-    units = [unit_s(blocks, forward, backward, first_s, taken_frac) for blocks in UNITS.values()]
+    parts = parts_of(forward, backward, first_s, taken_frac)
+    units = [total(block_times(blocks, parts)) for blocks in UNITS.values()]
     best = minimum(minimum(units[0], units[1]), units[2])
     engine = forward.busy + backward.busy + taken_frac * (forward.exchange + backward.exchange)
     return largest([best, engine, forward.inner + backward.inner, outer + first_s])
@@ -84,16 +86,40 @@ def unit_s(
     Formula: sum over blocks of max(all-to-all beside it, block + taken all-to-all): cores that are gone while it runs
     Source: 20 of 132 SMs slow compute by a fifth (arXiv 2603.07685).
     """
-    return total(block_times(blocks, forward, backward, first_s, taken_frac))
+    return total(block_times(blocks, parts_of(forward, backward, first_s, taken_frac)))
 
 
-def block_times(blocks: tuple[Block, ...], forward: Load, backward: Load, first_s: Num, taken_frac: float) -> list[Num]:
+class Parts(NamedTuple):
+    """What the blocks of a merged pass are made of."""
+
+    whole_s: Mapping[tuple[bool, str], Num]
+    """Seconds by (is_backward, part)."""
+    lane_s: tuple[Num, Num]
+    """One all-to-all beside a forward block (of the backward pass), and beside a backward block."""
+    taken_s: tuple[Num, Num]
+    """What it adds to the block."""
+    first_s: Num
+
+
+def parts_of(forward: Load, backward: Load, first_s: Num, taken_frac: float) -> Parts:
+    """The parts of two passes."""
+    whole = {
+        (False, "chain"): forward.chain, (False, "experts"): forward.experts,
+        (True, "chain"): backward.chain, (True, "experts"): backward.experts,
+    }  # fmt: skip
+    lane = (0.5 * backward.exchange, 0.5 * forward.exchange)
+    taken = (taken_frac * lane[0], taken_frac * lane[1]) if taken_frac else (0.0, 0.0)
+    return Parts(whole, lane, taken, first_s)
+
+
+def block_times(blocks: tuple[Block, ...], parts: Parts) -> list[Num]:
     """Seconds of every block with what lies beside it."""
     times: list[Num] = []
     for place, block in enumerate(blocks):
-        own, other = (backward, forward) if block.is_backward else (forward, backward)
-        engine = block.share_frac * getattr(own, block.part)
-        waiting = 0.0 if place else first_s
-        beside = 0.5 * other.exchange if block.beside else 0.0
-        times.append(maximum(engine + taken_frac * beside, waiting + beside))
+        whole, side = parts.whole_s[block.is_backward, block.part], int(block.is_backward)
+        engine = whole if block.share_frac == 1.0 else block.share_frac * whole
+        if block.beside:
+            lane = parts.lane_s[side] if place else parts.first_s + parts.lane_s[side]
+            engine = maximum(engine + parts.taken_s[side], lane)
+        times.append(engine)
     return times

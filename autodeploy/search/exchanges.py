@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from autodeploy.cost.load import Load
-from autodeploy.cost.pairing import UNITS, block_times, unit_s
+from autodeploy.cost.pairing import UNITS, block_times, parts_of, unit_s
 
 
 class Exchange(NamedTuple):
@@ -39,7 +39,7 @@ def exchanges(forward: Load, backward: Load, sends_s: float, taken_frac: float =
     """The four all-to-alls of a merged pass of one plan, where they begin and what they take."""
     first_s = sends_s if forward.outer + backward.outer > 0.0 else 0.0
     blocks = UNITS[unit_of(forward, backward, sends_s, taken_frac)]
-    times = [float(each) for each in block_times(blocks, forward, backward, first_s, taken_frac)]
+    times = [float(each) for each in block_times(blocks, parts_of(forward, backward, first_s, taken_frac))]
     whole, found = sum(times), []
     for place, block in enumerate(blocks):
         if block.beside:
