@@ -11,7 +11,7 @@ from autodeploy.cli.exits import DONE, NOTHING_FITS, say
 from autodeploy.cli.plans import asked_plan
 from autodeploy.formats.document import plan_short
 from autodeploy.report.explain import chosen_words
-from autodeploy.report.layouts import Row, layouts_facts, layouts_table
+from autodeploy.report.layouts import Row, layouts_facts, layouts_table, naive_of
 from autodeploy.report.tables import console
 from autodeploy.search.evaluate import evaluate
 from autodeploy.search.nearest import miss_of
@@ -32,7 +32,7 @@ def run_layout(argument: str, *, space_file: Path | None, gbs: int | None, as_js
     if choice.chosen:
         say(chosen_words(choice.named()))
     rows = _rows(space, choice.plan)
-    naive = next((row for row in rows if row.name == "rule even"), rows[0])
+    naive = naive_of(rows)
     ranked = sorted(rows, key=lambda row: (not row.result.fits, row.result.step_time_s))
     if as_json:
         sys.stdout.write(json.dumps(layouts_facts(ranked, naive), indent=2) + "\n")
@@ -55,5 +55,5 @@ def _rows(space: Space, plan: Plan) -> list[Row]:
     for name, each in named.items():
         result = evaluate(space, each)
         known = rows.get(result.arrangement.layout)
-        rows[result.arrangement.layout] = Row(name=f"{known.name}; {name}" if known else name, result=result)
+        rows[result.arrangement.layout] = Row(names=(*(known.names if known else ()), name), result=result)
     return list(rows.values())

@@ -10,10 +10,12 @@ from autodeploy.cli.exits import DONE
 from autodeploy.errors import Fault, SpecError, spec_error
 from autodeploy.report.schedules import schedules_facts, schedules_table
 from autodeploy.report.tables import console
-from autodeploy.schedule.compare import StageTimes, compare
+from autodeploy.schedule.compare import StageTimes, check_shapes, compare
 from autodeploy.units import parse_seconds
 
 TIMES = "seconds, or with a unit: 0.01 10ms 900us"
+MOST_S = 3e8
+"""Ten years: the sums of longer times may be no finite number."""
 DIGITS = 7
 """Longer numbers are no numbers of chunks."""
 
@@ -23,9 +25,11 @@ def run_schedules(
     as_json: bool,
 ) -> int:  # fmt: skip
     """Compare schedules; returns the exit code."""
+    chunks = _chunks(vpps)
+    check_shapes(pp, microbatches, chunks)  # before a time is repeated for every stage
     given = {"--forward": forward, "--backward": backward, "--send": send, "--merged": merged}
     times = _times(pp, {name: text for name, text in given.items() if text is not None})
-    found = compare(pp, microbatches, _chunks(vpps), times)
+    found = compare(pp, microbatches, chunks, times)
     if as_json:
         sys.stdout.write(json.dumps(schedules_facts(found), indent=1) + "\n")
         return DONE
@@ -62,6 +66,8 @@ def _seconds(name: str, text: str, stages: int) -> tuple[float, ...]:
         values = tuple(parse_seconds(word) for word in text.split(","))
     except ValueError as error:
         raise spec_error(name, str(error), TIMES) from error
+    if max(values) > MOST_S:
+        raise spec_error(name, f"{max(values):g} s is too long", f"up to {MOST_S:g} s")
     if len(values) not in (1, stages):
         one_each = f" or {stages} joined by commas" if stages > 1 else ""
         raise spec_error(name, f"{len(values)} times in {text!r}", f"one time{one_each}")

@@ -14,7 +14,7 @@ from autodeploy.numeric import Num, maximum, where
 from autodeploy.spec.job import Job
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Kind
-from autodeploy.spec.plan import PlanLike
+from autodeploy.spec.plan import Overlap, PlanLike
 
 GATHERED_LAYERS = 2.0
 """Layers whose weights are whole at a time: the one at work and the one gathered ahead."""
@@ -41,13 +41,16 @@ def _of_layer(machine: Machine, job: Job, plan: PlanLike, dp: DataParallel, cost
     gather = where(plan.zero >= 3, shard_sync_s(machine, dp, held, PARAM_BYTES), 0.0)
     trained = (cost.dense_params, cost.expert_params)
     scatter = where(plan.zero >= 2, shard_sync_s(machine, dp, trained, job.grad_bytes), 0.0)
-    return ShardTraffic(
-        _open(machine, gather, cost.forward.alone), _open(machine, gather + scatter, cost.backward.alone)
-    )
+    beside = [where(plan.overlap == Overlap.PAIR, load.busy, load.alone) for load in (cost.forward, cost.backward)]
+    return ShardTraffic(_open(machine, gather, beside[0]), _open(machine, gather + scatter, beside[1]))
 
 
 def _open(machine: Machine, transfer_s: Num, beside_s: Num) -> Num:
-    """What the layer before does not hide. Formula: max(transfer - layer, 0); all of it without overlap."""
+    """What the layer before does not hide: with its engine in merged passes, which hide its all-to-all beside the other
+    pass; else also while it waits for that.
+
+    Formula: max(transfer - layer, 0); all of it without overlap.
+    """
     return maximum(transfer_s - beside_s, 0.0) if machine.profile.overlap_weight_gather else transfer_s
 
 

@@ -12,6 +12,8 @@ from autodeploy.search.result import PlanResult
 from autodeploy.search.split import SPLIT_TERMS
 from autodeploy.units import format_seconds, gib
 
+NAIVE = "rule even"
+"""The row that the others are compared with; where no even cut is legal, the first."""
 LOST = ("ideal_bubble", "imbalance", "recompute", "communication")
 """Parts of the step that a layout moves (`search.split`)."""
 
@@ -20,21 +22,32 @@ LOST = ("ideal_bubble", "imbalance", "recompute", "communication")
 class Row:
     """A layout of the plan."""
 
-    name: str
-    """`asked`, `rule even`, `solved, MTP and head apart`."""
+    names: tuple[str, ...]
+    """How it came about, each way that led to it: `asked`, `rule even`, `solved, MTP and head each alone`."""
     result: PlanResult
+
+    @property
+    def name(self) -> str:
+        """All its names."""
+        return "; ".join(self.names)
 
     def gain_frac(self, naive: Row) -> float:
         """How much less time a step takes than on the naive layout."""
         return naive.result.step_time_s / self.result.step_time_s - 1.0
 
 
+def naive_of(rows: Sequence[Row]) -> Row:
+    """The row that the others are compared with, also where it has more names than `rule even`."""
+    return next((row for row in rows if NAIVE in row.names), rows[0])
+
+
 def layouts_table(title: str, rows: Sequence[Row], naive: Row) -> Table:
     """One row a layout, the best first."""
     table = Table(title=title, title_justify="left")
+    over = NAIVE if NAIVE in naive.names else naive.names[0]
     for name in ("how", "layout"):
         table.add_column(name, overflow="fold")
-    for name in ("step", f"gain over {naive.name}", "peak GiB", "fits", *(name.replace("_", " ") for name in LOST)):
+    for name in ("step", f"gain over {over}", "peak GiB", "fits", *(name.replace("_", " ") for name in LOST)):
         table.add_column(name, justify="right")
     for row in rows:
         result = row.result

@@ -16,6 +16,9 @@ from autodeploy.spec.plan import Overlap, Schedule
 MOST_PASSES = 2_000_000
 """Chunk passes of all stages: beyond, a program takes minutes and gigabytes."""
 
+MOST_STAGES = 2000
+"""Every sweep that sorts a program's ops looks at all stages, and there is a sweep for every stage."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageTimes:
@@ -78,6 +81,10 @@ def check_shapes(pp: int, microbatches: int, vpps: Sequence[int]) -> None:
         near = f"{fewer} or {more}" if fewer else f"{more} or another multiple"
         problem = f"{microbatches} is no multiple of pp {pp}, which interleaving needs"
         faults.append(Fault(path="--microbatches", problem=problem, allowed=near))
+    if pp > MOST_STAGES:
+        faults.append(
+            Fault(path="--pp", problem=f"{pp} stages are too many to simulate", allowed=f"up to {MOST_STAGES}")
+        )
     if pp * microbatches * max([1, *vpps]) > MOST_PASSES:
         problem = "pp x vpp x microbatches is too much to simulate"
         faults.append(Fault(path="--microbatches", problem=problem, allowed=f"a product up to {MOST_PASSES:,}"))

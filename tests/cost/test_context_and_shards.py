@@ -149,6 +149,20 @@ def test_a_layer_hides_what_is_sent_beside_it(dp: int, zero: int, mbs: int) -> N
         assert rest == pytest.approx(max(sent - beside, 0.0), rel=1e-9, abs=1e-15)
 
 
+@pytest.mark.parametrize("zero", [2, 3])
+def test_nothing_hides_behind_an_exchange_that_is_itself_hidden(zero: int) -> None:
+    # alone, weights travel while the engine works and while it waits for the all-to-all; merged, it does not wait
+    alone = plan_of(dp=64, ep=8, zero=zero)
+    cost = costs_of(model_of("deepseek-v3"), alone, job_of(), machine())[Kind.SPARSE]
+    whole = traffic_of(alone, machine(SHOWN), "deepseek-v3")[Kind.SPARSE]
+    for overlap in Overlap:
+        left = traffic_of(replace(alone, overlap=overlap), machine(), "deepseek-v3")[Kind.SPARSE]
+        for sent, rest, load in zip(whole, left, (cost.forward, cost.backward), strict=True):
+            beside = load.busy if overlap == Overlap.PAIR else load.alone
+            assert rest == pytest.approx(max(sent - beside, 0.0), rel=1e-9, abs=1e-15)
+    assert load.exchange > 0.0
+
+
 def test_a_long_microbatch_hides_all_of_it() -> None:
     # NVLink brings a layer in a fraction of the time of 64 sequences
     assert traffic_of(plan_of(dp=8, zero=3, mbs=64), machine())[Kind.DENSE] == (0.0, 0.0)

@@ -57,6 +57,22 @@ def spaces() -> dict[str, Space]:
     }
 
 
+@pytest.mark.parametrize("level", ["node", "fabric"])
+def test_a_slower_network_never_makes_a_step_shorter(level: str) -> None:
+    space = space_of_values(
+        "deepseek-v3", "h800", 512, 960, 4096, tp=(4, 8), pp=(2, 4), vpp=(1, 2), cp=(1, 2), ep=(8, 32),
+        overlap=("none", "pair"), dispatch=("flat", "hier", "dedup"), zero=(1, 3), recompute=("none",),
+        layout=("even",),
+    )  # fmt: skip
+    links = getattr(space.cluster, level)
+    slow = replace(links, link_bytes_per_s=0.3 * links.link_bytes_per_s)
+    slower = replace(space, cluster=replace(space.cluster, **{level: slow}))
+    legal = enumerate_plans(space).legal
+    for row in some_rows(len(legal), 150, seed=47):
+        plan = legal.row(int(row))
+        assert evaluate(slower, plan).step_time_s >= evaluate(space, plan).step_time_s * (1 - 1e-12)
+
+
 NAMES = ("dense", "sparse", "adapters", "open")
 EVERY = pytest.mark.parametrize("name", NAMES)
 
