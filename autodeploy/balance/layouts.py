@@ -46,7 +46,7 @@ def _late(model: Model, job: Job, slots: int) -> list[int]:
     return spread(model.layers, slots)[::-1]
 
 
-def _light(model: Model, job: Job, slots: int) -> list[int]:
+def light_counts(model: Model, job: Job, slots: int) -> list[int]:
     """The end slots take fewer layers, by what embedding, MTP and head weigh."""
     units = layer_units(model, job)
     first = units[Kind.EMBEDDING]
@@ -62,7 +62,7 @@ def _apart(model: Model, job: Job, slots: int) -> list[int]:
     return [*spread(model.layers, slots - own), *([0] * own)]
 
 
-_COUNTS = {"even": _even, "light": _light, "apart": _apart, "late": _late}
+_COUNTS = {"even": _even, "light": light_counts, "apart": _apart, "late": _late}
 _LEAST_SLOTS = {"even": 1, "light": 3, "apart": 3, "late": 1}
 
 

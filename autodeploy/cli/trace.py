@@ -12,14 +12,21 @@ from autodeploy.report.explain import chosen_words
 from autodeploy.report.pipeline import pipeline_drawing
 from autodeploy.report.tables import console
 from autodeploy.report.trace import trace_text
+from autodeploy.search.arrange import microbatches_of
 from autodeploy.search.nearest import miss_of
 from autodeploy.search.timeline import timeline_of
+from autodeploy.spec.plan import Plan
+from autodeploy.spec.space import Space
+
+MOST_PASSES = 200_000
+"""Of all stages: a few hundred megabytes of trace."""
 
 
 def run_trace(argument: str, *, space_file: Path | None, gbs: int | None, out: Path | None, draw: bool) -> int:
     """Write or draw one step of a plan; returns the exit code."""
     _check(argument, space_file, out, draw)
     space, choice = asked_plan(argument, space_file, gbs)
+    _check_size(space, choice.plan)
     timeline = timeline_of(space, choice.plan)
     if choice.chosen:
         say(chosen_words(choice.named()))
@@ -33,6 +40,14 @@ def run_trace(argument: str, *, space_file: Path | None, gbs: int | None, out: P
         return DONE
     say("does not fit: " + miss_of(space, timeline.result).text())
     return NOTHING_FITS
+
+
+def _check_size(space: Space, plan: Plan) -> None:
+    """Refuse a step whose trace no viewer opens."""
+    passes = int(microbatches_of(space, plan)) * plan.pp * plan.vpp
+    if passes > MOST_PASSES:
+        problem = f"{passes:,} chunk passes in a step are too many to trace"
+        raise spec_error("gbs", problem, f"pp x vpp x microbatches up to {MOST_PASSES:,}, with a smaller --gbs")
 
 
 def _check(argument: str, space_file: Path | None, out: Path | None, draw: bool) -> None:

@@ -1,7 +1,8 @@
 """The layout solver: where the layers of one plan go, by dynamic programming and then by simulation, within memory.
 
-The program cuts layers at their real cost so that the heaviest slot is lightest. From there one layer at a time moves
-from a busy stage to one that waits, as long as the simulated step gets shorter.
+The program cuts layers at their real cost so that the heaviest slot is lightest; the cuts of the rules are looked at
+too. From the best of these one layer at a time moves from a busy stage to one that waits, as long as the simulated
+step gets shorter.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from autodeploy.balance.layouts import ENDS, cut_notation, own_slots, trained_modules
+from autodeploy.balance.layouts import ENDS, cut_notation, light_counts, own_slots, spread, trained_modules
 from autodeploy.balance.partition import partition
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.pairing import paired_s
@@ -62,11 +63,27 @@ def solve_layouts(space: Space, plan: Plan, ways: int = len(ENDS)) -> list[Solve
 
 
 def _started(space: Space, plan: Plan, ends: str) -> _Solver | None:
-    """A solver at the cut by cost; None where that is no layout of the plan."""
+    """A solver at the best of its starts; None where none of them is a layout of the plan."""
     costs, _ = layers_of(space, plan)
-    at = start(space, plan, ends, costs)
-    solver = None if at is None else _Solver(space, plan, ends, at)
-    return solver if solver is not None and solver.look([solver.at]) else None
+    solver = _Solver(space, plan, ends, ())
+    found = solver.look(starts(space, plan, ends, costs))
+    if not found:
+        return None
+    solver.at = min(found, key=lambda counts: solver.known[counts].order())
+    return solver
+
+
+def starts(space: Space, plan: Plan, ends: str, costs: Mapping[Kind, LayerCost]) -> list[Counts]:
+    """The cut by cost, and those of the rules: even, with the extra layers early or late, and lighter ends."""
+    model, job = space.model, space.job
+    slots = plan.pp * plan.vpp - own_slots(ends, trained_modules(model, job))
+    if slots < 1:
+        return []
+    even = spread(model.layers, slots)
+    options = [start(space, plan, ends, costs), even, even[::-1]]
+    if ends == "together" and slots > 2:
+        options.append(light_counts(model, job, slots))
+    return list(dict.fromkeys(tuple(counts) for counts in options if counts is not None and min(counts) >= 0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -34,7 +34,7 @@ def step_split(
         "compute": compute,
         "recompute": recompute,
         "communication": busy - compute - recompute + sends,
-        "ideal_bubble": float(apart.equal_s[0]) - busy,
+        "ideal_bubble": max(float(apart.equal_s[0]) - busy, 0.0),
         "after": _mean([stage.tail_s for stage in stages]),
     }
     terms["imbalance"] = step_s - sum(terms.values())

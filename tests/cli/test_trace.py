@@ -76,3 +76,10 @@ def test_a_trace_that_cannot_be_is_refused(small: Path, case: str) -> None:
     if "plans.json" in words[0]:
         (small.parent / "plans.json").write_text("{}")
     assert part in refused(small.parent, "trace", *words)
+
+
+def test_a_step_that_no_viewer_opens_is_refused(small: Path) -> None:
+    out = small.parent / "big.json"
+    message = refused(small.parent, "trace", PLAN, "--space", small, "--gbs", 400000, "--out", out)
+    assert "too many to trace" in message
+    assert not out.exists()

@@ -14,7 +14,7 @@ from autodeploy.balance.layouts import cut_notation, own_slots
 from autodeploy.balance.partition import partition
 from autodeploy.search.enumerate import broken_rules, enumerate_plans
 from autodeploy.search.evaluate import evaluate
-from autodeploy.search.solve import solve_layouts
+from autodeploy.search.solve import ruled_layouts, solve_layouts
 from autodeploy.spec.plan import Plan
 from autodeploy.spec.space import Space
 from tests.builders import SPACE_IDS, SPACES, some_rows, space_of
@@ -61,6 +61,11 @@ def test_a_solved_layout_is_legal_and_no_slower_than_where_it_began(path: Path) 
         plan = chosen.row(int(row))
         found = solve_layouts(space, plan)
         assert found
+        ruled = [evaluate(space, each) for each in ruled_layouts(space, plan).values()]
+        fitting = [each.step_time_s for each in ruled if each.fits]
+        if fitting:  # every rule's layout is among the starts
+            assert found[0].fits
+            assert found[0].step_s <= min(fitting) * (1 + 1e-9)
         for solved in found:
             assert broken_rules(space, solved.plan) == []
             result = evaluate(space, solved.plan)
