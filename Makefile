@@ -54,5 +54,6 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 $(INTEROP)/.ready: pyproject.toml constraints.txt interop-constraints.txt
 	$(PYTHON) -m venv $(INTEROP)
 	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--constraint interop-constraints.txt --editable . torch pytest hypothesis
+		--constraint interop-constraints.txt --editable . \
+		torch transformers megatron-core pytest hypothesis
 	touch $@
