@@ -18,7 +18,7 @@ test: $(VENV)/.ready-dev  ## the default suite
 slow: $(VENV)/.ready-dev  ## the tests that take minutes
 	$(BIN)/pytest -m slow --numprocesses 2 || test $$? -eq 5
 
-interop: $(INTEROP)/.ready  ## orders and step times against PyTorch's own pipelines
+interop: $(INTEROP)/.ready  ## against PyTorch, transformers and Megatron-Core
 	$(INTEROP)/bin/pytest -m interop -rs --capture=no tests/interop
 
 lint: $(VENV)/.ready-dev  ## style and types
