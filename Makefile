@@ -18,7 +18,7 @@ test: $(VENV)/.ready-dev  ## the default suite
 slow: $(VENV)/.ready-dev  ## the tests that take minutes
 	$(BIN)/pytest -m slow --numprocesses 2 || test $$? -eq 5
 
-interop: $(INTEROP)/.ready  ## orders and step times against PyTorch's own pipelines
+interop: $(INTEROP)/.ready  ## against PyTorch, transformers and Megatron-Core
 	$(INTEROP)/bin/pytest -m interop -rs --capture=no tests/interop
 
 lint: $(VENV)/.ready-dev  ## style and types
@@ -54,5 +54,6 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 $(INTEROP)/.ready: pyproject.toml constraints.txt interop-constraints.txt
 	$(PYTHON) -m venv $(INTEROP)
 	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--constraint interop-constraints.txt --editable . torch pytest hypothesis
+		--constraint interop-constraints.txt --editable . \
+		torch transformers megatron-core pytest hypothesis
 	touch $@
