@@ -48,6 +48,7 @@ def check_plans(document: dict[str, Any], devices: int) -> None:
         assert 0.0 < plan["mfu_frac"] < 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_shipped_model_gets_ranked_plans(folder: Path, model: str, cluster: str) -> None:
