@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -21,7 +21,7 @@ from autodeploy.cost.memory import (
 )  # fmt: skip
 from autodeploy.cost.sharding import gathered_bytes
 from autodeploy.numeric import Num, is_column, largest, minimum, where
-from autodeploy.schedule.orders import Shape, live_chunks, pareto_maxima, warm_up
+from autodeploy.schedule.orders import Shape, enough_microbatches, live_chunks, pareto_maxima, warm_up
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
 from autodeploy.spec.machine import Machine
@@ -79,7 +79,7 @@ def live_layers(shape: Shape, role: Role, microbatches: Num) -> Moments:
     """
     if shape.vpp > 1:
         return _live_layers(shape, role)
-    many = Shape(shape.schedule, shape.pp, 1, 2 * shape.pp + 1, shape.overlap)
+    many = replace(shape, microbatches=enough_microbatches(shape.pp, 1))
     live = minimum(warm_up(many, role.stages[0]) + 1.0, microbatches)
     return (tuple((kind, role.count(kind) * live) for kind in role.kinds),)
 

@@ -69,13 +69,17 @@ def paired_s(forward: Load, backward: Load, sends_s: Num = 0.0, taken_frac: floa
     `sends_s`: messages of the passes before, which leave on the port first; `taken_frac`: cores that an all-to-all
     takes from compute beside it.
     """
-    outer = forward.outer + backward.outer
-    first_s = where(outer > 0.0, sends_s, 0.0)
+    first_s = before_exchange_s(forward, backward, sends_s)
     parts = parts_of(forward, backward, first_s, taken_frac)
     units = [total(block_times(blocks, parts)) for blocks in UNITS.values()]
     best = minimum(minimum(units[0], units[1]), units[2])
     engine = forward.busy + backward.busy + taken_frac * (forward.exchange + backward.exchange)
-    return largest([best, engine, forward.inner + backward.inner, outer + first_s])
+    return largest([best, engine, forward.inner + backward.inner, forward.outer + backward.outer + first_s])
+
+
+def before_exchange_s(forward: Load, backward: Load, sends_s: Num) -> Num:
+    """Messages that hold up the first all-to-all: none where it stays inside the node."""
+    return where(forward.outer + backward.outer > 0.0, sends_s, 0.0)
 
 
 def unit_s(

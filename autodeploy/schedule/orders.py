@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -118,8 +118,12 @@ def op_counts(shape: Shape, rank: int, content: tuple[int, ...]) -> OpCounts:
 
 def steady_microbatches(shape: Shape) -> Shape:
     """The same shape with no more microbatches than its live chunks can tell (they repeat from there on)."""
-    enough = 2 * shape.pp if shape.vpp > 1 else 2 * shape.pp + 1
-    return Shape(shape.schedule, shape.pp, shape.vpp, min(shape.microbatches, enough), shape.overlap)
+    return replace(shape, microbatches=min(shape.microbatches, enough_microbatches(shape.pp, shape.vpp)))
+
+
+def enough_microbatches(pp: int, vpp: int) -> int:
+    """Microbatches beyond which live counts stay the same; whole groups of pp where chunks are interleaved."""
+    return 2 * pp if vpp > 1 else 2 * pp + 1
 
 
 @lru_cache(maxsize=8192)

@@ -24,7 +24,7 @@ from autodeploy.cost.slots import backward_loads, boundary_bytes, forward_loads,
 from autodeploy.cost.tail import DataParallel, StageTail, data_parallel, stage_tail
 from autodeploy.numeric import Num, is_column, largest, total
 from autodeploy.schedule.bounds import stage_work_s, step_bound_s
-from autodeploy.schedule.orders import OpCounts, Shape, op_counts
+from autodeploy.schedule.orders import OpCounts, Shape, enough_microbatches, op_counts
 from autodeploy.spec.layout import Layout, Role
 from autodeploy.spec.model import Kind, Model
 from autodeploy.spec.plan import Overlap, Plan, PlanLike, Schedule
@@ -285,4 +285,4 @@ def case_of(space: Space, plan: Plan, rule: str, layout: Layout) -> Case:
 
 def live_cap(pp: int, microbatches: int) -> int:
     """Microbatches of an interleaved schedule beyond which live counts stay the same (whole groups of pp)."""
-    return min(microbatches, 2 * pp)
+    return min(microbatches, enough_microbatches(pp, 2))

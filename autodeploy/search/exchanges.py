@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from autodeploy.cost.load import Load
-from autodeploy.cost.pairing import UNITS, block_times, parts_of, unit_s
+from autodeploy.cost.pairing import UNITS, before_exchange_s, block_times, parts_of, unit_s
 
 
 class Exchange(NamedTuple):
@@ -20,7 +20,7 @@ class Exchange(NamedTuple):
 
 def unit_of(forward: Load, backward: Load, sends_s: float, taken_frac: float = 0.0) -> str:
     """The name of the unit that `paired_s` takes for one plan."""
-    first_s = sends_s if forward.outer + backward.outer > 0.0 else 0.0
+    first_s = before_exchange_s(forward, backward, sends_s)
     return min(UNITS, key=lambda name: unit_s(UNITS[name], forward, backward, first_s, taken_frac))
 
 
@@ -37,7 +37,7 @@ def exchanges_alone(load: Load, whole_s: float, is_backward: bool) -> list[Excha
 
 def exchanges(forward: Load, backward: Load, sends_s: float, taken_frac: float = 0.0) -> list[Exchange]:
     """The four all-to-alls of a merged pass of one plan, where they begin and what they take."""
-    first_s = sends_s if forward.outer + backward.outer > 0.0 else 0.0
+    first_s = float(before_exchange_s(forward, backward, sends_s))
     blocks = UNITS[unit_of(forward, backward, sends_s, taken_frac)]
     times = [float(each) for each in block_times(blocks, parts_of(forward, backward, first_s, taken_frac))]
     whole, found = sum(times), []

@@ -53,12 +53,10 @@ def ruled_layouts(space: Space, plan: Plan) -> dict[str, Plan]:
     return {rule: replace(plan, layout=layout.notation) for rule, layout in options}
 
 
-def solve_layouts(space: Space, plan: Plan, ways: int = len(ENDS)) -> list[Solved]:
-    """The best layout for each of the most promising ways to place MTP and head, best first. Empty where the plan has
-    no layout."""
+def solve_layouts(space: Space, plan: Plan) -> list[Solved]:
+    """The best layout for every way to place MTP and head, best first. Empty where the plan has no layout."""
     started = [solver for ends in ENDS if (solver := _started(space, plan, ends)) is not None]
-    started.sort(key=lambda solver: solver.known[solver.at].order())
-    distinct = {found.plan: found for found in (solver.solve() for solver in started[:ways])}
+    distinct = {found.plan: found for found in (solver.solve() for solver in started)}
     return sorted(distinct.values(), key=lambda found: (not found.fits, found.step_s))
 
 

@@ -62,13 +62,10 @@ def alternating_by(found: Arranged, cost: StageCost) -> str | None:
 
 
 def _compute_s(found: Arranged, cost: StageCost, costs: Mapping[Kind, LayerCost]) -> float:
-    each = {kind: sum(_engines_s(terms) for terms in passes(costs[kind])) for kind in cost.role.kinds}
+    each = {
+        kind: _engines_s(costs[kind].forward_terms) + _engines_s(costs[kind].backward_terms) for kind in cost.role.kinds
+    }
     return float(found.microbatches * sum(cost.role.count(kind) * each[kind] for kind in cost.role.kinds))
-
-
-def passes(cost: LayerCost) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """Terms of a forward and a backward pass of one plan."""
-    return cost.forward_terms, cost.backward_terms
 
 
 def _engines_s(terms: Mapping[str, float]) -> float:
