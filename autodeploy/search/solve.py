@@ -20,7 +20,7 @@ from autodeploy.search.arrange import Arranged, case_of, common_of, lay_out, sta
 from autodeploy.search.layers import layers_of
 from autodeploy.search.layouts import layouts_of
 from autodeploy.search.steps import simulate_layouts
-from autodeploy.spec.model import Kind, decoder_kinds
+from autodeploy.spec.model import Kind, Model, decoder_kinds
 from autodeploy.spec.plan import Overlap, Plan
 from autodeploy.spec.space import Space
 
@@ -73,15 +73,20 @@ def _started(space: Space, plan: Plan, ends: str) -> _Solver | None:
 
 def starts(space: Space, plan: Plan, ends: str, costs: Mapping[Kind, LayerCost]) -> list[Counts]:
     """The cut by cost, and those of the rules: even, with the extra layers early or late, and lighter ends."""
-    model, job = space.model, space.job
-    slots = plan.pp * plan.vpp - own_slots(ends, trained_modules(model, job))
+    model, job, every = space.model, space.job, plan.pp * plan.vpp
+    slots = every - own_slots(ends, trained_modules(model, job))
     if slots < 1:
         return []
     even = spread(model.layers, slots)
     options = [start(space, plan, ends, costs), even, even[::-1]]
-    if ends == "together" and slots > 2:
-        options.append(light_counts(model, job, slots))
-    return list(dict.fromkeys(tuple(counts) for counts in options if counts is not None and min(counts) >= 0))
+    if every > 2 and ends in ("together", "after"):  # where lighter ends leave no layer beside MTP and head
+        options.append(light_counts(model, job, every)[:slots])
+    return list(dict.fromkeys(tuple(counts) for counts in options if counts is not None and _is_cut(counts, model)))
+
+
+def _is_cut(counts: Sequence[int], model: Model) -> bool:
+    """Every layer in a slot; only the first slot may hold none, beside the embedding."""
+    return sum(counts) == model.layers and counts[0] >= 0 and min(counts[1:], default=1) > 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
