@@ -25,7 +25,7 @@ WIDER: dict[str, Any] = {
     "zero": (0, 1),
 }
 """Values beside those of the space file: a million legal plans and more."""
-COMPARED = ("screen_s", "bound_s", "peak_bytes", "fits")
+COMPARED = ("screen_s", "bound_s", "needed_bytes", "fits")
 
 
 def wide_space() -> Space:

@@ -44,11 +44,16 @@ def scatter(bytes_: Num) -> Transfer:
     return Transfer(group=Group.TP, bytes=bytes_, forward=1.0, backward=1.0)
 
 
+def kept_tokens(profile: Profile, t: Tokens) -> Num:
+    """Tokens of the input that a column-parallel product keeps: the rank's own, or all that were gathered."""
+    return t.whole if profile.gathered_inputs_saved else t.part
+
+
 def attention_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
     """From the layer input to the residual after attention."""
     h = model.hidden
     entry = Row(name="layer input", bytes=BF16 * h * t.part, module=Module.KEPT)
-    normed = Row(name="norm-1 output", bytes=BF16 * h * t.part, module=Module.LAYERNORM)
+    normed = Row(name="norm-1 output", bytes=BF16 * h * kept_tokens(profile, t), module=Module.LAYERNORM)
     core = _mla(model, model.attention, t, profile) if isinstance(model.attention, MLA) else _gqa(model, t, profile)
     after = Row(name="residual after attention", bytes=BF16 * h * t.part, module=Module.FULL)
     return [

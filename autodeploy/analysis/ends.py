@@ -10,7 +10,7 @@ from dataclasses import replace
 from autodeploy.analysis.attention import gather, scatter
 from autodeploy.analysis.ops import Group, Module, Op, Row, Shard, Tokens, Transfer, matmul, vector
 from autodeploy.analysis.vectors import BF16, norm
-from autodeploy.numeric import Num, ceil
+from autodeploy.numeric import Num, ceil, minimum
 from autodeploy.spec.model import Model
 from autodeploy.spec.target import Profile
 
@@ -61,7 +61,9 @@ def logit_ops(model: Model, t: Tokens, profile: Profile, shared: bool = False) -
     width = padded_vocab(model, t.tp, profile.vocab_multiple) / t.tp
     held = width if profile.split_logits else width * t.tp
     normed = Row(name="normed head input", bytes=BF16 * h * t.part, module=Module.KEPT)
-    logits = Row(name="logits", bytes=profile.logit_saved_bytes * t.whole * held, module=Module.KEPT)
+    chunk = profile.loss_chunk_tokens
+    kept = 0.0 if chunk else profile.logit_saved_bytes
+    logits = Row(name="logits", bytes=kept * t.whole * held, module=Module.KEPT)
     product = matmul(
         "logits", t.whole, width, h, module=Module.KEPT, rows=(normed, logits),
         transfers=(gather(BF16 * h * t.whole, t),),
@@ -72,7 +74,9 @@ def logit_ops(model: Model, t: Tokens, profile: Profile, shared: bool = False) -
     logits_held = t.whole * held
     whole = () if profile.split_logits else (Transfer(group=Group.TP, bytes=BF16 * logits_held, forward=1.0),)
     loss = vector("loss", forward * logits_held, backward * logits_held, module=Module.KEPT, kernels=4, transfers=whole)
-    return [product, replace(loss, transient_bytes=profile.logit_transient_bytes * t.whole * held)]
+    each = profile.logit_transient_bytes + profile.logit_saved_bytes - kept
+    at_once = minimum(1.0 * chunk, t.whole) if chunk else t.whole
+    return [product, replace(loss, transient_bytes=each * at_once * held)]
 
 
 def mtp_ops(model: Model, t: Tokens, profile: Profile, layer: list[Op]) -> list[Op]:

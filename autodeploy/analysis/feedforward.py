@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autodeploy.analysis.attention import bias, gather, sandwich, scatter
+from autodeploy.analysis.attention import bias, gather, kept_tokens, sandwich, scatter
 from autodeploy.analysis.ops import (
     Engine,
     Group,
@@ -38,7 +38,7 @@ def dense_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
     """Norm, the two (gated: three) matrices, residual."""
     h, width = model.hidden, model.ffn_width / t.tp
     up = (2.0 if model.gated else 1.0) * width
-    normed = Row(name="norm-2 output", bytes=BF16 * h * t.part, module=Module.LAYERNORM)
+    normed = Row(name="norm-2 output", bytes=BF16 * h * kept_tokens(profile, t), module=Module.LAYERNORM)
     fc1 = Row(name="fc1 output", bytes=BF16 * t.whole * up, module=Module.MLP, grad_live=True)
     act = Row(name="activation output", bytes=BF16 * t.whole * width, module=Module.MLP_ACT)
     traffic = BF16 * h * t.whole

@@ -70,6 +70,11 @@ def flop_per_token(model: Model, seq_len: int, mtp: bool, *, router: bool = Fals
     return 3.0 * forward
 
 
+def largest_params(ops: Iterable[Op]) -> Num:
+    """Elements of the largest parameter tensor; grouped products hold those of all local experts in one."""
+    return largest([op.params for op in ops if is_column(op.params) or op.params])
+
+
 def saved_bytes(ops: Iterable[Op], module: Module | None = None) -> Num:
     """Bytes kept from forward to backward by one layer and microbatch, of one module or of all."""
     return total([row.bytes for op in ops for row in op.rows if module is None or row.module is module])

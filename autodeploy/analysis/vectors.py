@@ -17,6 +17,9 @@ EAGER_NORM_BYTES = (36.0, 54.0)
 """RMSNorm line by line, per element: to fp32 (2 + 4), square (4 + 4), mean (4), scale (4 + 4), to bf16 (4 + 2), times
 weight (2 + 2), and the copies between; backward half as much again. One kernel moves 4 and 6."""
 EAGER_NORM_KERNELS = 7
+EAGER_NORM_SAVED_BYTES = 4.0
+"""What the lines keep beyond input and output, per element: the input in fp32 where one kernel keeps it in bf16 (2),
+and the product before the weight (2). `tests/interop/test_saved_tensors.py` counts it."""
 EAGER_GATED_BYTES = (12.0, 22.0)
 """SwiGLU as chunk, silu (2 + 2), times (4 + 2) and the copy of a half (2): per output element; backward with the
 halves joined again. One kernel moves 6 and 10."""
@@ -36,6 +39,8 @@ def norm(
     forward, backward = (2.0 * BF16, 3.0 * BF16) if fused else EAGER_NORM_BYTES
     kernels = 1 if fused else EAGER_NORM_KERNELS
     traffic = size * tokens
+    if not fused:
+        rows = (*rows, Row(name=f"{name} line by line", bytes=EAGER_NORM_SAVED_BYTES * traffic, module=module))
     return vector(name, forward * traffic, backward * traffic, params=params, rows=rows, module=module, kernels=kernels)
 
 
@@ -48,8 +53,11 @@ def residual(name: str, model: Model, tokens: Num, rows: tuple[Row, ...] = ()) -
 def activation(
     name: str, model: Model, profile: Profile, tokens: Num, width: Num, module: Module, rows: tuple[Row, ...]
 ) -> Op:
-    """SwiGLU reads 2f and writes f (backward: reads 3f, writes 2f); GELU reads and writes f."""
+    """SwiGLU reads 2f and writes f (backward: reads 3f, writes 2f); GELU reads and writes f. Line by line SwiGLU keeps
+    silu(gate) as well (MindSpeed's page on recomputing it counts both)."""
     eager = "activation" not in profile.fused
+    if eager and model.gated:
+        rows = (*rows, Row(name=f"{name}, gate", bytes=BF16 * tokens * width, module=module))
     if model.gated:
         forward, backward = EAGER_GATED_BYTES if eager else (3.0 * BF16, 5.0 * BF16)
     else:

@@ -16,21 +16,19 @@ from autodeploy.cost.memory import (
     activation_bytes,
     bytes_per_param,
     communicator_bytes,
-    resident_terms,
+    host_bytes,
+    start_bytes,
     transient_bytes,
+    update_bytes,
 )  # fmt: skip
 from autodeploy.cost.sharding import gathered_bytes
-from autodeploy.numeric import Num, is_column, largest, minimum, where
+from autodeploy.numeric import Num, is_column, largest, maximum, minimum, where
 from autodeploy.schedule.orders import Shape, enough_microbatches, live_chunks, pareto_maxima, warm_up
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Kind, Model
 from autodeploy.spec.plan import PlanLike
-
-MEMORY_TERMS = (
-    "weights", "gradients", "optimizer", "activations", "transient", "communicators", "fragmentation",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,13 +37,15 @@ class Budget:
 
     bytes_per_param: Params
     """Resident bytes of one parameter of each sort."""
-    communicators: Num
     boundary: Num
     """p2p buffers."""
     gathered: Mapping[Kind, Num]
     """Per kind of layer: its sharded weights and gradients while they are whole; empty where none are."""
-    capacity_bytes: float
-    """Usable memory less what fragmentation takes of it."""
+    communicators: Num
+    capacity_bytes: Num
+    """What the allocator may hand out: usable memory less communicators, and of that the share not lost."""
+    host_bytes: float
+    """Memory of the host that is a device's share."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,19 @@ class StageMemory:
 
     rung: Num
     allocated_bytes: Num
-    """Before fragmentation."""
+    """Peak of all moments, as the framework's allocator counts it: without communicators, before fragmentation."""
+    host_bytes: Num = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beside:
+    """What a stage holds beside rows and state, apart from recompute."""
+
+    update: Num
+    """Only during the update."""
+    start: Num
+    """All of it while the model is made."""
+    host: Num
 
 
 def budget(
@@ -62,12 +74,23 @@ def budget(
 ) -> Budget:
     """The budget of a plan's stages; `boundary` is what the pipeline's buffers take."""
     left = 1.0 - machine.cluster.fragmentation_frac
+    communicators = communicator_bytes(machine, model, plan)
     return Budget(
         bytes_per_param=bytes_per_param(job, plan),
-        communicators=communicator_bytes(machine, model, plan),
         boundary=boundary,
         gathered=gathered_bytes(job, plan, costs),
-        capacity_bytes=machine.cluster.device.usable_bytes * left,
+        communicators=communicators,
+        capacity_bytes=(machine.cluster.device.usable_bytes - communicators) * left,
+        host_bytes=machine.cluster.device.host_bytes,
+    )
+
+
+def beside(machine: Machine, plan: PlanLike, role: Role, params: Params, costs: Mapping[Kind, LayerCost]) -> Beside:
+    """What a stage of a role holds beside."""
+    return Beside(
+        update=update_bytes(machine, plan, role, params, costs),
+        start=start_bytes(machine, plan, params),
+        host=host_bytes(plan, params),
     )
 
 
@@ -93,26 +116,37 @@ def _live_layers(shape: Shape, role: Role) -> Moments:
     return tuple(tuple(zip(role.kinds, vector, strict=True)) for vector in pareto_maxima(vectors))
 
 
-def fit_stage(limits: Budget, role: Role, ladder: Ladder, moments: Moments, params: Params) -> StageMemory:
+def fit_stage(
+    limits: Budget, role: Role, ladder: Ladder, moments: Moments, params: Params, held: Beside
+) -> StageMemory:
     """Climb the ladder while the stage is over the device; the highest rung stands if none fits."""
-    each = limits.bytes_per_param
-    fixed = each.dense * params.dense + each.experts * params.experts + limits.communicators + limits.boundary
-    for count, held in ((params.frozen, each.frozen), (params.frozen_experts, each.frozen_experts)):
-        if is_column(count) or count:
-            fixed = fixed + held * count
-    if limits.gathered:
-        fixed = fixed + largest([limits.gathered[kind] for kind in role.kinds])
+    fixed = resident_bytes(limits, params)
     rung: Num = 0
-    allocated = fixed + _rung_bytes(ladder, role, moments, 0)
+    allocated = _allocated(fixed, _rung_bytes(limits, ladder, role, moments, 0), held)
     over = allocated > limits.capacity_bytes
     for step in range(1, ladder.rungs):
         if not (over.any() if is_column(over) else over):
             break
-        here = fixed + _rung_bytes(ladder, role, moments, step)
+        here = _allocated(fixed, _rung_bytes(limits, ladder, role, moments, step), held)
         rung = rung + 1 * over
         allocated = where(over, here, allocated)
         over = over & (here > limits.capacity_bytes)
-    return StageMemory(rung=_as_index(rung, allocated), allocated_bytes=allocated)
+    return StageMemory(rung=_as_index(rung, allocated), allocated_bytes=allocated, host_bytes=held.host)
+
+
+def resident_bytes(limits: Budget, params: Params) -> Num:
+    """Weights, gradients and state of a stage."""
+    each = limits.bytes_per_param
+    fixed = each.dense * params.dense + each.experts * params.experts
+    for count, held in ((params.frozen, each.frozen), (params.frozen_experts, each.frozen_experts)):
+        if is_column(count) or count:
+            fixed = fixed + held * count
+    return fixed
+
+
+def _allocated(resident: Num, passes: Num, held: Beside) -> Num:
+    """The fullest moment: passes, update, or start."""
+    return maximum(resident + maximum(passes, held.update), held.start)
 
 
 def _as_index(rung: Num, like: Num) -> Num:
@@ -120,28 +154,12 @@ def _as_index(rung: Num, like: Num) -> Num:
     return np.broadcast_to(rung, like.shape) if is_column(like) else rung
 
 
-def _rung_bytes(ladder: Ladder, role: Role, moments: Moments, rung: int) -> Num:
-    return activation_bytes(ladder.kept_bytes, moments, rung) + transient_bytes(ladder.transient_bytes, role, rung)
+def _rung_bytes(limits: Budget, ladder: Ladder, role: Role, moments: Moments, rung: int) -> Num:
+    rows = activation_bytes(ladder.kept_bytes, moments, rung)
+    return rows + transient_bytes(ladder.transient_bytes, role, rung) + working_buffers(limits, role)
 
 
-def memory_terms(
-    machine: Machine,
-    job: Job,
-    plan: PlanLike,
-    role: Role,
-    ladder: Ladder,
-    moments: Moments,
-    params: Params,
-    memory: StageMemory,
-    limits: Budget,
-) -> dict[str, Num]:
-    """The peak of a stage of one plan, term by term, in bytes."""
-    rung = int(memory.rung)
-    terms = resident_terms(job, plan, params)
-    terms["activations"] = activation_bytes(ladder.kept_bytes, moments, rung)
+def working_buffers(limits: Budget, role: Role) -> Num:
+    """Messages between stages, and sharded weights while they are whole."""
     whole = largest([limits.gathered[kind] for kind in role.kinds]) if limits.gathered else 0.0
-    terms["transient"] = transient_bytes(ladder.transient_bytes, role, rung) + limits.boundary + whole
-    terms["communicators"] = limits.communicators
-    lost = machine.cluster.fragmentation_frac
-    terms["fragmentation"] = memory.allocated_bytes * lost / (1.0 - lost)
-    return {name: terms[name] for name in MEMORY_TERMS}
+    return limits.boundary + whole

@@ -16,7 +16,7 @@ from autodeploy.analysis.ops import MODULE_WORDS, REBUILDABLE, Module
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.load import Load, sum_loads
 from autodeploy.errors import spec_error
-from autodeploy.numeric import Num, gather, is_column, order_of, pick, total, where
+from autodeploy.numeric import Num, gather, is_column, maximum, order_of, pick, total, where
 from autodeploy.spec.model import Kind
 from autodeploy.spec.plan import Overlap
 from autodeploy.spec.target import Profile
@@ -35,7 +35,9 @@ class Ladder:
 
     kept_bytes: Mapping[Kind, tuple[Num, ...]]
     transient_bytes: Mapping[Kind, tuple[Num, ...]]
-    """One layer's backward pass: what it works on and what it rebuilds."""
+    """One layer's backward pass: what it works on and what it rebuilds at a time, one module or the whole layer."""
+    forward_bytes: Mapping[Kind, Num]
+    """One layer's forward pass: what it works on."""
     extra: Mapping[Kind, Load]
     """Work repeated; every field a sequence over the rungs."""
     order: tuple[Num, ...]
@@ -53,6 +55,7 @@ class Ladder:
             self,
             kept_bytes=gather(self.kept_bytes, index),
             transient_bytes=gather(self.transient_bytes, index),
+            forward_bytes=gather(self.forward_bytes, index),
             index=index,
         )
 
@@ -128,6 +131,7 @@ def ladder(
     extra = {kind: _columns(climb[2][first : last + 1]) for kind, climb in climbs.items()}
     return Ladder(
         kept_bytes=kept, transient_bytes=working, extra=extra, lowest=first, rungs=last + 1 - first,
+        forward_bytes={kind: cost.forward_bytes + buffers * cost.exchange_bytes for kind, cost in costs.items()},
         share_frac=share or 1.0,
         order=tuple(pick(place, [float(module) for module in modules]) for place in order),
     )  # fmt: skip
@@ -173,8 +177,13 @@ def _folded(cost: LayerCost, modules: Sequence[Module]) -> LayerCost:
 
 
 def _climb(cost: LayerCost, modules: Sequence[Module], order: Sequence[Num], buffers: float) -> Climb:
-    """Kept bytes, transient bytes and extra load of a kind, on rungs 0 .. len(modules)."""
+    """Kept bytes, transient bytes and extra load of a kind, on rungs 0 .. len(modules).
+
+    A module is rebuilt when its consumer's backward pass comes and dropped after it, so of several the largest counts;
+    a layer that is rebuilt as a whole holds all its rows (Megatron-LM CheckpointWithoutOutput, CheckpointFunction).
+    """
     kept, rebuilt, extra = total(list(cost.rows_bytes)), 0.0, Load()
+    whole = kept - cost.rows_bytes[Module.KEPT]
     working = cost.working_bytes + buffers * cost.exchange_bytes
     rungs = [(kept, working, extra)]
     row_choices = [cost.rows_bytes[module] for module in modules]
@@ -183,11 +192,16 @@ def _climb(cost: LayerCost, modules: Sequence[Module], order: Sequence[Num], buf
     for place in order:
         if has_rows:
             rows = pick(place, row_choices)
-            kept, rebuilt = kept - rows, rebuilt + rows
+            kept, rebuilt = kept - rows, where(_is_full(place, modules), whole, maximum(rebuilt, rows))
             extra = extra.plus(Load(*(pick(place, column) if column else 0.0 for column in work_choices)))
         rungs.append((kept, working + rebuilt, extra))
     columns = list(zip(*rungs, strict=True))
     return columns[0], columns[1], list(columns[2])
+
+
+def _is_full(place: Num, modules: Sequence[Module]) -> Num:
+    """Whether a place of the order is that of the whole layer, which comes last."""
+    return place == modules.index(Module.FULL) if Module.FULL in modules else False
 
 
 def _partly(climb: Climb, share: float) -> Climb:

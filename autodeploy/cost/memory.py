@@ -1,9 +1,11 @@
-"""Bytes on the worst moment of a stage, term by term (model.md 3 and 4.6)."""
+"""What a stage holds, term by term: state of its parameters, rows of its live microbatches, buffers (model.md 3, 4)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from autodeploy.cost.layers import LayerCost
 from autodeploy.numeric import Num, largest, maximum, total, where
@@ -11,27 +13,41 @@ from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Kind, Model
-from autodeploy.spec.plan import PlanLike
+from autodeploy.spec.plan import PlanLike, States
 
 WEIGHT_BYTES = 2.0
 """bf16 weights."""
 STATE_BYTES = 12.0
 """fp32 master weights and the two moments of Adam."""
+MOMENT_BYTES = 8.0
+"""Of these, what is not there before the first update."""
+HALF_BYTES = 2.0
+"""Of a master weight, what the weight itself holds where both share their upper half."""
+HOST_PIECES = 16.0
+"""Pieces in which a state that lies on the host comes back for the update (MindSpeed swap-optimizer)."""
 Moments = Sequence[Sequence[tuple[Kind, Num]]]
 """Moments that can be the peak: per moment, how many layers of each kind are live."""
 
 
-def state_bytes(job: Job, zero: Num, params: Num, shards: Num) -> dict[str, Num]:
-    """Weights, gradients and optimizer state of `params` parameters, sharded by the ZeRO stage.
+def state_bytes(job: Job, plan: PlanLike, params: Num, shards: Num) -> dict[str, Num]:
+    """Weights, gradients and optimizer state of `params` parameters, sharded by the ZeRO stage, while passes run.
 
-    Formula: 2 x (/D from zero 3), grad_bytes x (/D from zero 2), 12 x (/D from zero 1)
-    Source: model.md 3; arXiv 1910.02054 section 3, Megatron-LM's distributed optimizer.
+    Formula: 2 x (/D from zero 3), grad_bytes x (/D from zero 2), 12 x (/D from zero 1); 10 x where master weights
+    share their upper half with the weights; nothing where the state lies on the host
+    Source: model.md 3; arXiv 1910.02054 section 3, Megatron-LM's distributed optimizer; MindSpeed reuse-fp32-param,
+    swap-optimizer.
     """
     return {
-        "weights": WEIGHT_BYTES * params / where(zero >= 3, shards, 1.0),
-        "gradients": job.grad_bytes * params / where(zero >= 2, shards, 1.0),
-        "optimizer": STATE_BYTES * params / where(zero >= 1, shards, 1.0),
+        "weights": WEIGHT_BYTES * params / where(plan.zero >= 3, shards, 1.0),
+        "gradients": job.grad_bytes * params / where(plan.zero >= 2, shards, 1.0),
+        "optimizer": _kept_state(plan) * params / where(plan.zero >= 1, shards, 1.0),
     }
+
+
+def _kept_state(plan: PlanLike) -> Num:
+    """Bytes of optimizer state that a parameter has on the device while passes run."""
+    reused = where(plan.states == States.REUSE, STATE_BYTES - HALF_BYTES, STATE_BYTES)
+    return where(plan.states == States.HOST, 0.0, reused)
 
 
 def vocabulary_copies(model: Model, pp: int, role: Role) -> int:
@@ -78,8 +94,8 @@ def resident_terms(job: Job, plan: PlanLike, params: Params) -> dict[str, Num]:
     """Weights, gradients, optimizer: dense state sharded over dp x cp, expert state over edp, each over one replica;
     of frozen parameters the weights."""
     dense_shards, expert_shards = state_shards(plan)
-    first = state_bytes(job, plan.zero, params.dense, dense_shards)
-    second = state_bytes(job, plan.zero, params.experts, expert_shards)
+    first = state_bytes(job, plan, params.dense, dense_shards)
+    second = state_bytes(job, plan, params.experts, expert_shards)
     terms = {name: first[name] + second[name] for name in first}
     held = frozen_bytes(plan)
     return terms | {"weights": terms["weights"] + held[0] * params.frozen + held[1] * params.frozen_experts}
@@ -94,8 +110,48 @@ def frozen_bytes(plan: PlanLike) -> tuple[Num, Num]:
 def bytes_per_param(job: Job, plan: PlanLike) -> Params:
     """Resident bytes of one parameter of each sort."""
     shards = state_shards(plan)
-    dense, expert = (total(list(state_bytes(job, plan.zero, 1.0, each).values())) for each in shards)
+    dense, expert = (total(list(state_bytes(job, plan, 1.0, each).values())) for each in shards)
     return Params(dense, expert, *frozen_bytes(plan))
+
+
+def moments_bytes(plan: PlanLike, params: Params) -> Num:
+    """Adam's two moments of a stage, as far as they lie on the device while passes run."""
+    here = where(plan.states == States.HOST, 0.0, MOMENT_BYTES)
+    return here * _sharded(plan, params)
+
+
+def host_bytes(plan: PlanLike, params: Params) -> Num:
+    """Optimizer state of a stage that lies on the host."""
+    if not np.any(plan.states == States.HOST):  # static: whether any plan asks
+        return 0.0
+    return where(plan.states == States.HOST, STATE_BYTES, 0.0) * _sharded(plan, params)
+
+
+def _sharded(plan: PlanLike, params: Params) -> Num:
+    """Parameters of whose state a rank holds its share."""
+    dense, expert = state_shards(plan)
+    return params.dense / where(plan.zero >= 1, dense, 1.0) + params.experts / where(plan.zero >= 1, expert, 1.0)
+
+
+def update_bytes(machine: Machine, plan: PlanLike, role: Role, params: Params, costs: Mapping[Kind, LayerCost]) -> Num:
+    """Only during the optimizer's step: its temporary, and what comes back from the host at a time.
+
+    Source: model.md 4.6; first peaks of MindSpeed-LLM's tests (docs/memory.md).
+    """
+    each = machine.profile.update_copy_bytes
+    copied = each * largest([costs[kind].largest_params for kind in role.kinds]) if each else 0.0
+    return copied + host_bytes(plan, params) / HOST_PIECES
+
+
+def start_bytes(machine: Machine, plan: PlanLike, params: Params) -> Num:
+    """All of what is there while the model is made: weights, and a copy of all local experts' where the stack makes
+    one; 0 where that can never be the peak. Source: ms-swift issue 9403."""
+    if not machine.profile.flat_experts:
+        return 0.0
+    dense, expert = frozen_bytes(plan)
+    experts = WEIGHT_BYTES * params.experts + expert * params.frozen_experts
+    rest = WEIGHT_BYTES * params.dense + dense * params.frozen
+    return rest + 2.0 * experts
 
 
 def communicator_bytes(machine: Machine, model: Model, plan: PlanLike) -> Num:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from autodeploy.cost.collectives import Rates, gather_rates, send_s, serial, span
 from autodeploy.cost.compute import hbm_s
-from autodeploy.cost.memory import Params, state_shards
+from autodeploy.cost.memory import HOST_PIECES, STATE_BYTES, Params, state_shards
 from autodeploy.numeric import Num, is_column, maximum, where
 from autodeploy.spec.job import Job
 from autodeploy.spec.machine import Machine
-from autodeploy.spec.plan import Overlap, PlanLike
+from autodeploy.spec.plan import Overlap, PlanLike, States
 from autodeploy.spec.target import Profile
 
 OPTIMIZER_BYTES = 30.0
@@ -116,10 +118,19 @@ def _exposed(profile: Profile, plan: PlanLike, overlap: Overlap, whole_s: Num, w
     return maximum(alone, whole_s - ((plan.vpp - 1.0) * plan.pp + 1.0 - piece) * pass_s)
 
 
-def optimizer_s(machine: Machine, dp: DataParallel, params: tuple[Num, Num]) -> Num:
-    """Adam over the rank's share of the state. Formula: 30 x / D / hbm. Source: model.md 5.4."""
+def optimizer_s(machine: Machine, plan: PlanLike, dp: DataParallel, params: tuple[Num, Num]) -> Num:
+    """Adam over the rank's share of the state, which comes from the host and goes back piece by piece where it lies
+    there: both ways at once, beside the update of the piece before.
+
+    Formula: 30 x / D / hbm; from the host max(that, 12 x / D / B) + 12 x / D / B / 16
+    Source: model.md 5.4, 9.2; MindSpeed swap-optimizer.
+    """
     share = params[0] / dp.dense_shards + params[1] / dp.expert_shards
-    return hbm_s(machine.cluster.device, OPTIMIZER_BYTES * share)
+    adam = hbm_s(machine.cluster.device, OPTIMIZER_BYTES * share)
+    if not np.any(plan.states == States.HOST):  # static: whether any plan asks
+        return adam
+    moved = STATE_BYTES * share / machine.cluster.device.host_bytes_per_s
+    return where(plan.states == States.HOST, maximum(adam, moved) + moved / HOST_PIECES, adam)
 
 
 def stage_tail(
@@ -144,7 +155,7 @@ def stage_tail(
     return StageTail(
         grad_sync=_exposed(profile, plan, overlap, grads, windows[1]),
         param_sync=_exposed(profile, plan, overlap, gathered, windows[0]) if profile.overlap_param_gather else gathered,
-        optimizer=optimizer_s(machine, dp, trained),
+        optimizer=optimizer_s(machine, plan, dp, trained),
         shared_weights=_shared_s(machine, job, plan, shared_params),
     )
 

@@ -121,7 +121,7 @@ MEMORY: tuple[Term, ...] = (
     ),
     Term(
         name="optimizer", meaning="fp32 master weights and Adam moments",
-        formula="12 x / D; D = dp cp / replicas, for experts edp / replicas",
+        formula="12 x / D (reuse: 10; host: 0); D = dp cp / replicas, for experts edp / replicas",
         source="arXiv 1910.02054; Megatron-LM distributed optimizer",
     ),
     Term(
@@ -132,8 +132,12 @@ MEMORY: tuple[Term, ...] = (
     ),
     Term(
         name="transient", meaning="one layer's backward pass, rows rebuilt, exchange and p2p buffers",
-        formula="max over layers (gradients + rebuilt + buffers) + 4 n h", source="arXiv 2502.07846",
+        formula="max over layers (gradients + rebuilt at a time + buffers) + 4 n h", source="arXiv 2502.07846",
         inputs=("profile.logit_transient_bytes",),
+    ),
+    Term(
+        name="copies", meaning="temporary copies of parameters at the start or in the update",
+        formula="copy bytes x largest tensor + state on the host / 16", source="MindSpeed-LLM tests' first peaks",
     ),
     Term(
         name="communicators", meaning="buffers of process groups", formula="groups x bytes",

@@ -24,6 +24,7 @@ from autodeploy.spec.plan import (
     DISPATCH_WORDS,
     OVERLAP_WORDS,
     SCHEDULE_WORDS,
+    STATES_WORDS,
     Plan,
 )  # fmt: skip
 from autodeploy.spec.space import Space, SpaceFile
@@ -35,10 +36,11 @@ ENUM_WORDS = {
     "overlap": OVERLAP_WORDS,
     "dispatch": DISPATCH_WORDS,
     "cp_comm": CP_COMM_WORDS,
+    "states": STATES_WORDS,
 }
 
 
-LATER = ("cp_comm", "replicas")
+LATER = ("cp_comm", "replicas", "states")
 """Plan fields that documents of schema 1.0 did not always have: without them they have their defaults."""
 
 
@@ -102,6 +104,7 @@ def plan_document(space: Space, rank: int, result: PlanResult) -> dict[str, Any]
         "mfu_peak_flop_per_s": result.mfu_peak_flop_per_s,
         "flop_convention": result.flop_convention,
         "peak_memory_bytes": result.peak_memory_bytes,
+        "needed_memory_bytes": result.needed_memory_bytes,
         "usable_memory_bytes": result.usable_memory_bytes,
         "fits": result.fits,
         "limited_by": result.limited_by,
@@ -118,7 +121,8 @@ def plan_document(space: Space, rank: int, result: PlanResult) -> dict[str, Any]
 
 
 def _stage_document(stage: StageResult) -> dict[str, Any]:
-    return asdict(stage) | {"memory_terms": dict(stage.memory_terms)}
+    terms = {"memory_terms": dict(stage.memory_terms)}
+    return asdict(stage) | terms | {"memory_moments": {name: dict(each) for name, each in stage.memory_moments.items()}}
 
 
 def search_document(

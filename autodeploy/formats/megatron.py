@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from autodeploy.formats.export import FULL, Draft, Subject, global_losses, stage_text
 from autodeploy.spec.model import MLA
-from autodeploy.spec.plan import CpComm, Dispatch, Overlap
+from autodeploy.spec.plan import CpComm, Dispatch, Overlap, States
 
 Flag = tuple[str, ...]
 """A flag and its values."""
@@ -28,6 +28,7 @@ GRADIENT_FLAGS: dict[str, list[Flag]] = {
 }  # fmt: skip
 """fp16 runs keep fp16 gradients by themselves."""
 NARROW_FLAGS: dict[str, Flag] = {"fp8": ("--fp8-format", "hybrid"), "nvfp4": ("--fp4-format", "e2m1")}
+STATE_FLAGS: dict[States, list[Flag]] = {States.HOST: [("--offload-optimizer-states",)]}
 REASONS = {"mlp_act": "--recompute-modules has only the whole mlp"}
 FULL_FLAGS: list[Flag] = [
     ("--recompute-granularity", "full"), ("--recompute-method", "uniform"), ("--recompute-num-layers", "1"),
@@ -43,7 +44,7 @@ def draft(subject: Subject) -> Draft:
         [*count_flags(subject), *layout_flags(subject)],
         recompute,
         expert_flags(subject, "--overlap-moe-expert-parallel-comm"),
-        optimizer_flags(subject),
+        [*optimizer_flags(subject), *STATE_FLAGS.get(subject.plan.states, [])],
     ]
     return Draft(body=flag_text(groups), losses=losses, notes=tuple(_notes(subject)))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodeploy.formats.export import FULL, Draft, Subject, stage_text
-from autodeploy.spec.plan import Dispatch
+from autodeploy.spec.plan import Dispatch, States
 from autodeploy.units import gib
 
 Grid = list[list[int]]
@@ -73,6 +73,7 @@ def draft(subject: Subject) -> Draft:
         "parallel_config": _parallel_config(subject),
         "micro_batch_interleave_num": 1,
         "parallel": _parallel(subject),
+        **({"optimizer": {"swap": True}} if subject.plan.states is States.HOST else {}),
         "recompute_config": _recompute_config(subject, version),
         "model": {"model_config": _model_config(subject, version)},
         **_moe_config(subject),

@@ -17,9 +17,10 @@ from autodeploy.formats.megatron import (
     vpp_note,
 )  # fmt: skip
 from autodeploy.spec.model import Kind
-from autodeploy.spec.plan import CpComm
+from autodeploy.spec.plan import CpComm, States
 
 ACTIVATIONS = frozenset({"mlp_act", "moe_act"})
+STATE_FLAGS: dict[States, list[Flag]] = {States.REUSE: [("--reuse-fp32-param",)], States.HOST: [("--swap-optimizer",)]}
 PER_LAYER = ACTIVATIONS | {"layernorm"}
 """Their switches find the place of a layer in its chunk, by the layers per virtual stage."""
 UNEVEN = "its switch needs equal chunks: it divides by the layers per virtual stage, which a layout string leaves unset"
@@ -35,7 +36,7 @@ def draft(subject: Subject) -> Draft:
         [*count_flags(subject), *_layout_flags(subject)],
         recompute,
         expert_flags(subject, "--moe-fb-overlap"),
-        optimizer_flags(subject),
+        [*optimizer_flags(subject), *STATE_FLAGS.get(subject.plan.states, [])],
     ]
     losses = global_losses(subject, given, reasons)
     return Draft(body=flag_text(groups), losses=losses, notes=tuple(_notes(subject, recompute)))

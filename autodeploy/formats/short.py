@@ -18,16 +18,18 @@ from autodeploy.spec.plan import (
     LAYOUT_RULES,
     OVERLAP_WORDS,
     SCHEDULE_WORDS,
+    STATES_WORDS,
     CpComm,
     Dispatch,
     Overlap,
     Plan,
     Schedule,
+    States,
 )  # fmt: skip
 
 ORDER = (
     "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "sp", "schedule", "overlap", "dispatch", "zero", "cp_comm",
-    "replicas", "layout", "recompute",
+    "replicas", "states", "layout", "recompute",
 )  # fmt: skip
 NUMBERS = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "replicas")
 WORDS: dict[str, tuple[str, Any]] = {
@@ -43,6 +45,9 @@ WORDS: dict[str, tuple[str, Any]] = {
     CP_COMM_WORDS[0]: ("cp_comm", CpComm.RING),
     CP_COMM_WORDS[1]: ("cp_comm", CpComm.GATHER),
     CP_COMM_WORDS[2]: ("cp_comm", CpComm.ULYSSES),
+    STATES_WORDS[0]: ("states", States.DEVICE),
+    STATES_WORDS[1]: ("states", States.REUSE),
+    STATES_WORDS[2]: ("states", States.HOST),
 } | {rule: ("layout", rule) for rule in ("auto", *LAYOUT_RULES)}  # fmt: skip
 PREFIXES = {"rc:": "recompute", "layout:": "layout"}
 _NUMBER = re.compile(r"([a-z]+)(-?[0-9]+)")

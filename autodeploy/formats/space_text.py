@@ -21,6 +21,7 @@ COMMENTS = {
     "zero": "0 | 1 | 2 | 3: nothing, optimizer state, also gradients, also weights sharded over data parallelism",
     "cp_comm": "ring | kvgather | ulysses: how context ranks share keys and values",
     "replicas": "copies of the sharded state; 1: one over dp x cp",
+    "states": "device | reuse | host: optimizer state here, sharing its upper halves with the weights, or on the host",
     "layout": "auto | even | light | apart | late, a layout string, or a framework's words (docs/layouts.md)",
     "recompute": "none | fit | full | full:SHARE, or modules joined by +",
 }

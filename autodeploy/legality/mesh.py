@@ -5,7 +5,7 @@ from __future__ import annotations
 from autodeploy.legality.question import Question
 from autodeploy.numeric import Num, where
 from autodeploy.spec.model import GQA, Kind, Model, decoder_kinds
-from autodeploy.spec.plan import CpComm, PlanLike
+from autodeploy.spec.plan import CpComm, PlanLike, States
 
 MOST_PASSES = 2_000_000
 """Forward passes of chunks in a step, over all stages, that are simulated."""
@@ -91,6 +91,21 @@ def t06(q: Question, p: PlanLike) -> Num:
 def t07(q: Question, p: PlanLike) -> Num:
     del q
     return p.cp_comm != CpComm.GATHER
+
+
+def t09(q: Question, p: PlanLike) -> Num:
+    del q
+    return p.states != States.REUSE
+
+
+def t10(q: Question, p: PlanLike) -> Num:
+    del q
+    return p.states != States.HOST
+
+
+def n03(q: Question, p: PlanLike) -> Num:
+    """Moving state to the host takes a link and memory there; a cluster that states none has none."""
+    return (p.states != States.HOST) | (q.cluster.device.host_bytes > 0.0)
 
 
 def p07(q: Question, p: PlanLike) -> Num:

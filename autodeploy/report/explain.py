@@ -75,7 +75,8 @@ def _headline(space: Space, result: PlanResult, chosen: Mapping[str, Any], place
         f"layout {arrangement.layout} ({arrangement.layout_rule}); ranks {arrangement.rank_order}",
         f"step {format_seconds(result.step_time_s)}, {result.tokens_per_s_per_device:.1f} tokens/s/device, MFU "
         f"{result.mfu_frac:.1%} of {result.mfu_peak_flop_per_s / TERA:g} TF ({result.flop_convention})",
-        f"{fits}: peak {format_bytes(result.peak_memory_bytes)} of {format_bytes(result.usable_memory_bytes)}; "
+        f"{fits}: needs {format_bytes(result.needed_memory_bytes)} of {format_bytes(result.usable_memory_bytes)} "
+        f"(peak allocated {format_bytes(result.peak_memory_bytes)}); "
         f"limited by {result.limited_by}; bound {format_seconds(result.bound_s)}",
         f"average stage: {split_words(result)}",
     ]
@@ -118,15 +119,15 @@ def _time_table(space: Space, result: PlanResult) -> Table:
 
 
 def _memory_table(space: Space, result: PlanResult) -> Table:
-    worst = max(result.stages, key=lambda stage: stage.peak_bytes)
+    worst = max(result.stages, key=lambda stage: stage.needed_bytes)
     table = _term_table(f"Memory of the fullest stage ({worst.stage})")
     for term in MEMORY:
         value = worst.memory_terms[term.name]
         table.add_row(
-            term.name, format_bytes(value), f"{value / worst.peak_bytes:.1%}", term.meaning, term.formula,
+            term.name, format_bytes(value), f"{value / worst.needed_bytes:.1%}", term.meaning, term.formula,
             term.source, evidence_text(space, term),
         )  # fmt: skip
-    table.add_row("peak", format_bytes(worst.peak_bytes), "100.0%")
+    table.add_row("needed", format_bytes(worst.needed_bytes), "100.0%")
     return table
 
 
@@ -167,7 +168,7 @@ def _stage_table(result: PlanResult) -> Table:
         waiting = stage.finish_s - stage.busy_s
         table.add_row(
             label, " ".join(stage.layers), "+".join(stage.recompute) or "-", format_seconds(stage.busy_s),
-            format_seconds(waiting), format_seconds(stage.tail_s), f"{gib(stage.peak_bytes):.1f}",
+            format_seconds(waiting), format_seconds(stage.tail_s), f"{gib(stage.needed_bytes):.1f}",
             *(f"{gib(stage.memory_terms[name]):.2f}" for name in names),
         )  # fmt: skip
     return table
@@ -192,7 +193,7 @@ def difference_table(space: Space, result: PlanResult, other: PlanResult) -> Tab
         table.add_column(name, justify="right")
     for name, here, there in differences(result, other):
         table.add_row(name, format_seconds(here), format_seconds(there), f"{here - there:+.3f} s")
-    table.add_row("peak memory", format_bytes(result.peak_memory_bytes), format_bytes(other.peak_memory_bytes))
+    table.add_row("memory", format_bytes(result.needed_memory_bytes), format_bytes(other.needed_memory_bytes))
     return table
 
 

@@ -47,14 +47,14 @@ def layouts_table(title: str, rows: Sequence[Row], naive: Row) -> Table:
     over = NAIVE if NAIVE in naive.names else naive.names[0]
     for name in ("how", "layout"):
         table.add_column(name, overflow="fold")
-    for name in ("step", f"gain over {over}", "peak GiB", "fits", *(name.replace("_", " ") for name in LOST)):
+    for name in ("step", f"gain over {over}", "memory GiB", "fits", *(name.replace("_", " ") for name in LOST)):
         table.add_column(name, justify="right")
     for row in rows:
         result = row.result
         lost = (f"{result.time_split[name] / result.step_time_s:.1%}" for name in LOST)
         table.add_row(
             row.name, result.arrangement.layout, format_seconds(result.step_time_s), f"{row.gain_frac(naive):+.1%}",
-            f"{gib(result.peak_memory_bytes):.1f}", "yes" if result.fits else "NO", *lost,
+            f"{gib(result.needed_memory_bytes):.1f}", "yes" if result.fits else "NO", *lost,
         )  # fmt: skip
     return table
 

@@ -83,7 +83,7 @@ def _figures(result: PlanResult) -> tuple[str, ...]:
         f"{result.tokens_per_s_per_device:.1f}",
         format_seconds(result.step_time_s),
         f"{result.mfu_frac:.1%}",
-        f"{gib(result.peak_memory_bytes):.1f}",
+        f"{gib(result.needed_memory_bytes):.1f}",
         f"{result.bubble_frac:.1%}",
     )
 

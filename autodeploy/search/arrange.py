@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autodeploy.balance.fit import Budget, StageMemory, budget, fit_stage, live_layers
+from autodeploy.balance.fit import Beside, Budget, StageMemory, beside, budget, fit_stage, live_layers
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.load import Load
@@ -64,6 +64,7 @@ class StageCost:
 
     role: Role
     params: Params
+    held: Beside
     memory: StageMemory
     forward: tuple[Load, ...]
     """Per distinct chunk content of the role."""
@@ -106,7 +107,10 @@ class Arranged:
     bound_s: Num
     screen_s: Num
     peak_bytes: Num
-    """Of the worst stage."""
+    """Allocated on the worst stage."""
+    needed_bytes: Num
+    """Of the device: with what the allocator loses, and with communicators."""
+    host_bytes: Num
     fits: Num
 
     @property
@@ -130,6 +134,7 @@ def lay_out(common: Common, case: Case) -> Arranged:
     stages = tuple(_stage(common, case, role) for role in case.layout.roles)
     bound = _bound(common, case, stages)
     allocated = largest([stage.memory.allocated_bytes for stage in stages])
+    held = largest([stage.memory.host_bytes for stage in stages])
     return Arranged(
         case=case,
         microbatches=common.microbatches,
@@ -138,8 +143,10 @@ def lay_out(common: Common, case: Case) -> Arranged:
         limits=common.limits,
         bound_s=bound,
         screen_s=bound + _exposed_sends(case, common.microbatches) * common.send_s,
-        peak_bytes=allocated / (1.0 - common.space.cluster.fragmentation_frac),
-        fits=allocated <= common.limits.capacity_bytes,
+        peak_bytes=allocated,
+        needed_bytes=allocated / (1.0 - common.space.cluster.fragmentation_frac) + common.limits.communicators,
+        host_bytes=held,
+        fits=(allocated <= common.limits.capacity_bytes) & (held <= common.limits.host_bytes),
     )
 
 
@@ -184,7 +191,8 @@ def _stage(common: Common, case: Case, role: Role) -> StageCost:
     vocabulary = costs[Kind.EMBEDDING].split_params
     params = stage_params(space.model, case.layout.pp, role, costs)
     moments = live_layers(case.shape(case.live_microbatches), role, common.microbatches)
-    memory = fit_stage(common.limits, role, common.ladder, moments, params)
+    held = beside(space.machine, common.plan, role, params, costs)
+    memory = fit_stage(common.limits, role, common.ladder, moments, params, held)
     extra = {kind: common.ladder.extra_load(kind, memory.rung) for kind in role.kinds}
     forward = forward_loads(role, costs, common.sharding)
     backward = backward_loads(role, costs, extra, common.sharding)
@@ -201,7 +209,7 @@ def _stage(common: Common, case: Case, role: Role) -> StageCost:
         shared * vocabulary if shared else 0.0,
     )
     return StageCost(
-        role=role, params=params, memory=memory, forward=forward, backward=backward, extra=extra, tail=tail,
+        role=role, params=params, held=held, memory=memory, forward=forward, backward=backward, extra=extra, tail=tail,
         sharding_s=total([role.count(kind) * sum(common.sharding[kind]) for kind in role.kinds if common.sharding]),
     )  # fmt: skip
 

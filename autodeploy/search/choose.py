@@ -23,6 +23,7 @@ from autodeploy.spec.plan import (
     OVERLAP_WORDS,
     PLAN_FIELDS,
     SCHEDULE_WORDS,
+    STATES_WORDS,
     Plan,
 )  # fmt: skip
 from autodeploy.spec.space import Space, with_values
@@ -41,12 +42,18 @@ LISTED = (
     "zero",
     "cp_comm",
     "replicas",
+    "states",
     "layout",
     "recompute",
 )
 """Fields that a space lists; dp and schedule follow from them."""
 ZERO_STAGES = (0, 1, 2, 3)
-WORDS_OF = {"overlap": OVERLAP_WORDS, "dispatch": DISPATCH_WORDS, "cp_comm": CP_COMM_WORDS}
+WORDS_OF = {
+    "overlap": OVERLAP_WORDS,
+    "dispatch": DISPATCH_WORDS,
+    "cp_comm": CP_COMM_WORDS,
+    "states": STATES_WORDS,
+}
 """Those that a space lists as words."""
 
 
@@ -113,7 +120,7 @@ def choose(space: Space, given: Mapping[str, Any]) -> Choice:
     plans = outcome.screened.plans
     if not len(plans):
         raise _no_legal_plan(narrowed, given)
-    row = int(outcome.rows[0]) if len(outcome.rows) else int(np.argmin(outcome.screened.peak_bytes))
+    row = int(outcome.rows[0]) if len(outcome.rows) else int(np.argmin(outcome.screened.needed_bytes))
     plan = plans.row(row)
     values = field_values(space)
     open_fields = [name for name in PLAN_FIELDS if name not in given and len(values.get(name, ())) > 1]

@@ -22,6 +22,7 @@ from autodeploy.spec.plan import (
     DISPATCH_WORDS,
     OVERLAP_WORDS,
     PLAN_FIELDS,
+    STATES_WORDS,
     Plan,
     PlanTable,
     distinct,
@@ -64,6 +65,7 @@ def field_values(space: Space) -> dict[str, tuple]:
     values |= {name: getattr(plan, name) for name in ("vpp", "mbs", "zero", "replicas", "layout", "recompute")}
     values["overlap"] = tuple(OVERLAP_WORDS.index(word) for word in plan.overlap)
     values["dispatch"] = tuple(DISPATCH_WORDS.index(word) for word in plan.dispatch)
+    values["states"] = tuple(STATES_WORDS.index(word) for word in plan.states)
     values["cp_comm"] = tuple(CP_COMM_WORDS.index(word) for word in plan.cp_comm)
     if plan.sp is not None:
         values["sp"] = plan.sp

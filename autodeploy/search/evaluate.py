@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from autodeploy.analysis.ops import MODULE_WORDS, Module
 from autodeploy.analysis.readings import flop_per_token
-from autodeploy.balance.fit import live_layers, memory_terms
+from autodeploy.balance.fit import live_layers
+from autodeploy.balance.moments import FIRST_STEP, Passes, allocated_of, fullest, moments_of
 from autodeploy.balance.recompute import PARTIAL, Ladder
 from autodeploy.cost.layers import ENGINE_WORDS, LayerCost
+from autodeploy.cost.memory import activation_bytes, transient_bytes
 from autodeploy.errors import spec_error
 from autodeploy.search.arrange import Arranged, StageCost, common_of, lay_out, stage_work_s_of
 from autodeploy.search.layers import layers_of
@@ -48,7 +51,7 @@ def best_arrangement(options: list[Arranged]) -> Arranged:
     fitting = [option for option in options if option.fits]
     if fitting:
         return min(fitting, key=lambda option: option.screen_s)
-    return min(options, key=lambda option: option.peak_bytes)
+    return min(options, key=lambda option: option.needed_bytes)
 
 
 def _result(
@@ -76,6 +79,7 @@ def _result(
         mfu_peak_flop_per_s=peak,
         flop_convention=FLOP_CONVENTION,
         peak_memory_bytes=float(found.peak_bytes),
+        needed_memory_bytes=float(found.needed_bytes),
         usable_memory_bytes=space.cluster.device.usable_bytes,
         fits=bool(found.fits),
         stages=stages,
@@ -140,7 +144,6 @@ def _has_rows(name: str, stage: StageCost) -> bool:
 def _stages(space: Space, plan: Plan, found: Arranged, rungs: Ladder, steps: Steps) -> tuple[StageResult, ...]:
     layout, recompute = found.case.layout, _arrangement(found, rungs).recompute
     slots = expand(layout.notation)
-    lost = 1.0 - space.cluster.fragmentation_frac
     out = []
     for stage in range(layout.pp):
         cost = found.stages[layout.role_of_stage[stage]]
@@ -152,19 +155,48 @@ def _stages(space: Space, plan: Plan, found: Arranged, rungs: Ladder, steps: Ste
                 busy_s=float(stage_work_s_of(found, cost, stage)),
                 finish_s=float(steps.finish_s[stage, 0]),
                 tail_s=float(cost.tail.seconds),
-                peak_bytes=float(cost.memory.allocated_bytes) / lost,
-                memory_terms=_memory(space, plan, found, rungs, cost),
+                **_memory(space, plan, found, rungs, cost),
             )
         )
     return tuple(out)
 
 
-def _memory(space: Space, plan: Plan, found: Arranged, rungs: Ladder, cost: StageCost) -> dict[str, float]:
-    moments = live_layers(found.case.shape(found.case.live_microbatches), cost.role, found.microbatches)
-    terms = memory_terms(
-        space.machine, space.job, plan, cost.role, rungs, moments, cost.params, cost.memory, found.limits
+def _memory(space: Space, plan: Plan, found: Arranged, rungs: Ladder, cost: StageCost) -> dict[str, Any]:
+    """The memory fields of a stage."""
+    lost = space.cluster.fragmentation_frac
+    passes = _passes(found, rungs, cost)
+    moments = moments_of(space.job, plan, cost.role, found.limits, cost.params, cost.held, passes, lost)
+    worst, last = fullest(moments), moments["update"]
+    peak = float(cost.memory.allocated_bytes)
+    first = max(allocated_of(moments[name]) for name in FIRST_STEP)
+    return {
+        "peak_memory_bytes": peak,
+        "reserved_bytes": peak / (1.0 - lost),
+        "needed_bytes": peak / (1.0 - lost) + float(found.limits.communicators),
+        "allocated_first_step_bytes": allocated_of(last) - last["copies"],
+        "first_step_peak_bytes": first,
+        "host_bytes": float(cost.memory.host_bytes),
+        "fits": _fits(found, cost),
+        "fullest_moment": worst,
+        "memory_terms": moments[worst],
+        "memory_moments": moments,
+    }
+
+
+def _fits(found: Arranged, cost: StageCost) -> bool:
+    limits, memory = found.limits, cost.memory
+    on_device = memory.allocated_bytes <= limits.capacity_bytes
+    return bool(on_device and memory.host_bytes <= limits.host_bytes)
+
+
+def _passes(found: Arranged, rungs: Ladder, cost: StageCost) -> Passes:
+    live = live_layers(found.case.shape(found.case.live_microbatches), cost.role, found.microbatches)
+    rung = int(cost.memory.rung)
+    return Passes(
+        rows=activation_bytes(rungs.kept_bytes, live, rung),
+        forward=max(rungs.forward_bytes[kind] for kind in cost.role.kinds),
+        backward=transient_bytes(rungs.transient_bytes, cost.role, rung),
     )
-    return {name: float(value) for name, value in terms.items()}
 
 
 def _time_terms(

@@ -207,7 +207,7 @@ class _Ranking:
         plans = self.screened.plans.rows(rows)
         size = plans.tp * plans.pp * plans.vpp * plans.ep * plans.etp
         asked = max(self.limits.top, int((self.step_s[rows] < self.limits.reach_s).sum()))
-        order = np.lexsort((size, self.screened.peak_bytes[rows], self.step_s[rows]))[:asked]
+        order = np.lexsort((size, self.screened.needed_bytes[rows], self.step_s[rows]))[:asked]
         return rows[order], self.step_s[rows[order]]
 
 

@@ -61,5 +61,5 @@ class Judge:
             return Judged(plan=plan, step_s=NO_STEP_S, broken_rules=broken, over_memory_frac=0.0)
         found = arranged(space, plan)
         step = float(simulate_steps(found, int(found.microbatches)).step_s[0])
-        over = float(found.peak_bytes) / space.cluster.device.usable_bytes - 1.0
+        over = float(found.needed_bytes) / space.cluster.device.usable_bytes - 1.0
         return Judged(plan=plan, step_s=step, broken_rules=0, over_memory_frac=0.0 if found.fits else max(over, 1e-9))

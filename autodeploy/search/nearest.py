@@ -28,21 +28,21 @@ class NearestMiss:
     def text(self) -> str:
         """One sentence for the user."""
         term = max(self.stage.memory_terms, key=lambda name: self.stage.memory_terms[name])
-        need, have = format_bytes(self.stage.peak_bytes), format_bytes(self.result.usable_memory_bytes)
+        need, have = format_bytes(self.stage.needed_bytes), format_bytes(self.result.usable_memory_bytes)
         cure = "; ".join(self.remedies) or "nothing tried here is enough: more devices are needed"
         return f"needs {need} of {have} on stage {self.stage.stage}, most of it {term}; {cure}"
 
 
 def nearest_miss(space: Space, screened: Screened) -> NearestMiss:
     """The plan with the smallest peak, and what would make some plan of a wider space fit."""
-    row = int(np.argmin(screened.peak_bytes))
+    row = int(np.argmin(screened.needed_bytes))
     result = evaluate(space, screened.plans.row(row))
     return miss_of(space, result)
 
 
 def miss_of(space: Space, result: PlanResult) -> NearestMiss:
     """The miss of one plan that does not fit."""
-    stage = max(result.stages, key=lambda stage: stage.peak_bytes)
+    stage = max(result.stages, key=lambda stage: stage.needed_bytes)
     return NearestMiss(result=result, stage=stage, remedies=tuple(_remedies(space, result)))
 
 

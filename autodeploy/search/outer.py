@@ -23,7 +23,7 @@ Point = tuple[int, ...]
 FIELDS = ("shape", "mbs", "overlap", "dispatch", "recompute", "first", "last", "ends", "lean")
 """The variables, in the order of a point."""
 CUT_AT = FIELDS.index("first")
-SHAPE_FIELDS = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "zero", "cp_comm", "replicas")
+SHAPE_FIELDS = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "zero", "cp_comm", "replicas", "states")
 FIRST = (-2, -1, 0, 1, 2)
 """Layers in the first slot, against the even share."""
 LAST = (-3, -2, -1, 0, 1)

@@ -34,8 +34,24 @@ class StageResult:
     """Seconds of its ops in a step, without the tail."""
     finish_s: float
     tail_s: float
-    peak_bytes: float
+    peak_memory_bytes: float
+    """Allocated at the fullest moment, as the framework's allocator counts it."""
+    reserved_bytes: float
+    """With what the allocator loses to fragmentation."""
+    needed_bytes: float
+    """With the communicators: what must not exceed the usable memory."""
+    allocated_first_step_bytes: float
+    """Still allocated once the first step is over: weights, gradients, optimizer state."""
+    first_step_peak_bytes: float
+    """Allocated at the fullest moment of the first step, whose passes run before the optimizer has its moments."""
+    host_bytes: float
+    """Held on the host for it."""
+    fits: bool
+    fullest_moment: str
     memory_terms: Mapping[str, float]
+    """Of that moment; they add up to `needed_bytes`."""
+    memory_moments: Mapping[str, Mapping[str, float]]
+    """The same of every moment (`balance.moments.MOMENTS`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +69,9 @@ class PlanResult:
     mfu_peak_flop_per_s: float
     flop_convention: str
     peak_memory_bytes: float
+    """Allocated on the fullest stage."""
+    needed_memory_bytes: float
+    """With fragmentation and communicators."""
     usable_memory_bytes: float
     fits: bool
     stages: tuple[StageResult, ...]
@@ -86,6 +105,6 @@ class PlanResult:
     def limited_by(self) -> str:
         """Memory if it does not fit; else the largest part of the step that is not useful compute."""
         if not self.fits:
-            return "memory.device"
+            return "memory.device" if self.needed_memory_bytes > self.usable_memory_bytes else "memory.host"
         losses = {name: value for name, value in self.time_terms.items() if name not in COMPUTE_TERMS}
         return max(losses, key=lambda name: losses[name])

@@ -35,7 +35,7 @@ class Screened:
     """[N] index into `cases`."""
     screen_s: np.ndarray
     bound_s: np.ndarray
-    peak_bytes: np.ndarray
+    needed_bytes: np.ndarray
     fits: np.ndarray
     layers: LayerTable
 
@@ -53,7 +53,7 @@ def screen(space: Space, plans: PlanTable) -> Screened:
                 out.keep_better(part, number, lay_out(common, option))
     return Screened(
         plans=plans, cases=tuple(cases), case=out.case, screen_s=out.screen_s, bound_s=out.bound_s,
-        peak_bytes=out.peak_bytes, fits=out.fits, layers=layers,
+        needed_bytes=out.needed_bytes, fits=out.fits, layers=layers,
     )  # fmt: skip
 
 
@@ -81,17 +81,17 @@ class _Columns:
     def __init__(self, size: int) -> None:
         self.case = np.full(size, -1, dtype=np.int32)
         self.fits = np.zeros(size, dtype=bool)
-        self.screen_s, self.bound_s, self.peak_bytes = (np.full(size, np.inf) for _ in range(3))
+        self.screen_s, self.bound_s, self.needed_bytes = (np.full(size, np.inf) for _ in range(3))
 
     def keep_better(self, rows: np.ndarray, number: int, found: Arranged) -> None:
         """A later layout replaces an earlier one if it fits where that did not, or is faster; where neither fits,
         if it needs less."""
         old_fits, fits = self.fits[rows], np.atleast_1d(found.fits)
-        faster = np.where(old_fits, found.screen_s < self.screen_s[rows], found.peak_bytes < self.peak_bytes[rows])
+        faster = np.where(old_fits, found.screen_s < self.screen_s[rows], found.needed_bytes < self.needed_bytes[rows])
         better = np.where(old_fits == fits, faster, fits)
         here = rows[better]
         self.case[here] = number
-        for name in ("fits", "screen_s", "bound_s", "peak_bytes"):
+        for name in ("fits", "screen_s", "bound_s", "needed_bytes"):
             getattr(self, name)[here] = np.atleast_1d(getattr(found, name))[better]
 
 

@@ -99,7 +99,7 @@ class _Tried:
     def order(self) -> tuple[bool, float]:
         """What fits first, then the shortest step; without any that fits, what needs least memory."""
         fits = bool(self.found.fits)
-        return not fits, self.step_s if fits else float(self.found.peak_bytes)
+        return not fits, self.step_s if fits else float(self.found.needed_bytes)
 
 
 @dataclass(slots=True)

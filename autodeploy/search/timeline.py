@@ -84,7 +84,7 @@ def _sparse(cost: StageCost, chunk: int) -> int:
 
 def _memory(stage: StageResult, cost: StageCost, rungs: Ladder, ops: Sequence[Event]) -> tuple[Level, ...]:
     """The terms of a stage's peak over time."""
-    rung, terms = int(cost.memory.rung), stage.memory_terms
+    rung, terms = int(cost.memory.rung), stage.memory_moments["backward"]
     each = [float(activation_bytes(rungs.kept_bytes, [content], rung)) for content in cost.role.distinct]
     static = sum(value for name, value in terms.items() if name not in VARYING)
     chunks = [each[content] for content in cost.role.content_of_chunk]

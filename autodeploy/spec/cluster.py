@@ -55,6 +55,10 @@ class Device:
     hbm_max_frac: Frac
     kernel_gap_s: Positive
     """Device idle between two kernels of one stream."""
+    host_bytes_per_s: NotNegative = 0.0
+    """To and from the host, each direction, while its neighbours do the same; 0: not stated, so nothing is moved."""
+    host_bytes: NotNegative = 0.0
+    """Its share of the memory of its server; 0: not stated."""
     spread_frac: LostFrac = 0.0
     """Standard deviation of the speed of equal devices of one cluster."""
     issue_s: Positive

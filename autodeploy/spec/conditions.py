@@ -21,6 +21,7 @@ from autodeploy.spec.plan import (
     OVERLAP_WORDS,
     PLAN_FIELDS,
     SCHEDULE_WORDS,
+    STATES_WORDS,
     TEXTS,
     PlanLike,
     PlanTable,
@@ -35,6 +36,7 @@ CODE_WORDS = {
     "overlap": OVERLAP_WORDS,
     "dispatch": DISPATCH_WORDS,
     "cp_comm": CP_COMM_WORDS,
+    "states": STATES_WORDS,
     "sp": ("false", "true"),
 }
 NUMBERS = (*DEGREES, "zero")

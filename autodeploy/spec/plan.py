@@ -44,10 +44,20 @@ class CpComm(IntEnum):
     ULYSSES = 2
 
 
+class States(IntEnum):
+    """Where the optimizer's state lies: on the device; there, with the bf16 weights as the upper halves of the fp32
+    ones; or on the host while passes run, back for the update piece by piece."""
+
+    DEVICE = 0
+    REUSE = 1
+    HOST = 2
+
+
 SCHEDULE_WORDS = ("1f1b", "interleaved")
 OVERLAP_WORDS = ("none", "pair")
 DISPATCH_WORDS = ("flat", "hier", "dedup")
 CP_COMM_WORDS = ("ring", "kvgather", "ulysses")
+STATES_WORDS = ("device", "reuse", "host")
 LAYOUT_RULES = ("even", "light", "apart", "late")
 RANK_ORDER = "tp-cp-dp-pp; experts etp-ep-edp-pp"
 
@@ -75,6 +85,7 @@ class Plan:
     cp_comm: CpComm = CpComm.RING
     replicas: Count = 1
     """Copies of the sharded state: it is spread over dp x cp / replicas ranks (hybrid sharding)."""
+    states: States = States.DEVICE
     layout: str
     """`auto`, a rule (`even`, `light`, `apart`, `late`), a layout string, or the words of a framework."""
     recompute: str
@@ -90,6 +101,7 @@ PLAN_FIELDS = tuple(f.name for f in fields(Plan))
 DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "replicas")
 CODES = {
     "sp": bool, "schedule": Schedule, "overlap": Overlap, "dispatch": Dispatch, "zero": int, "cp_comm": CpComm,
+    "states": States,
 }  # fmt: skip
 TEXTS = ("layout", "recompute")
 

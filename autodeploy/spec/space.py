@@ -34,6 +34,7 @@ class PlanValues:
     zero: tuple[Literal[0, 1, 2, 3], ...] = (1,)
     cp_comm: tuple[Literal["ring", "kvgather", "ulysses"], ...] = ("ring",)
     replicas: tuple[Count, ...] = (1,)
+    states: tuple[Literal["device", "reuse", "host"], ...] = ("device",)
     layout: tuple[str, ...] = ("auto",)
     recompute: tuple[str, ...] = ("fit",)
 

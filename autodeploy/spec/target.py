@@ -58,6 +58,14 @@ class Profile:
     """Sharded weights (zero 3) are gathered, and gradients (zero 2) reduced, beside the layer before."""
     graphs: bool = False
     """Kernels are launched as recorded graphs: the host is no floor."""
+    gathered_inputs_saved: bool = False
+    """Under sequence parallelism the inputs of column-parallel products are kept gathered, not gathered again."""
+    loss_chunk_tokens: Natural = 0
+    """The loss runs over so many tokens at a time and keeps no logits between passes; 0: over all at once."""
+    update_copy_bytes: NotNegative = 0.0
+    """Temporary of the optimizer's step, per element of the rank's largest trained tensor."""
+    flat_experts: bool = False
+    """At the start the weights of all local experts are copied into one tensor, the old ones still there."""
     modules: tuple[str, ...] = ALL_MODULES
     """What it can rebuild in the backward pass."""
     pair_modules: tuple[str, ...] = ALL_MODULES

@@ -36,7 +36,7 @@ def test_the_nearest_plan_is_the_one_that_needs_least(too_big: Path) -> None:
     for plan in ("tp1/pp1/ep8", "tp2/pp1/ep8", "tp1/pp4/ep1", "tp2/pp4/ep1"):
         result = ask("explain", plan, "--space", too_big, "--json")
         assert result.exit_code == 3
-        assert json.loads(result.stdout)["plans"][0]["peak_memory_bytes"] / GIB >= need - 0.005
+        assert json.loads(result.stdout)["plans"][0]["needed_memory_bytes"] / GIB >= need - 0.005
 
 
 def test_the_counts_stand_in_the_answer(too_big: Path) -> None:
@@ -116,9 +116,9 @@ def test_explain_and_its_document_say_the_same(too_big: Path) -> None:
     assert plan["rank"] is None
     assert plan["limited_by"] == "memory.device"
     need, have, stage = miss_of(result.stderr)
-    assert need == pytest.approx(plan["peak_memory_bytes"] / GIB, abs=0.006)
+    assert need == pytest.approx(plan["needed_memory_bytes"] / GIB, abs=0.006)
     assert have == pytest.approx(plan["usable_memory_bytes"] / GIB, abs=0.006)
-    assert plan["stages"][stage]["peak_bytes"] == plan["peak_memory_bytes"]
+    assert plan["stages"][stage]["needed_bytes"] == plan["needed_memory_bytes"]
 
 
 def test_too_big_is_too_big_by_arithmetic() -> None:

@@ -62,7 +62,7 @@ def test_states_of_four_layers_are_the_published_ones(zero: int, gib: float) -> 
     dense, experts = four_layers()
     feed_forward = 4 * (3 * 7168 * 2048 + 256 * 7168)  # shared expert and router, which the paper shards as experts
     classes = ((dense + replicated_by_the_paper() - feed_forward, 32), (experts + feed_forward, 8))
-    terms = [state_bytes(job_of(), zero, count, shards) for count, shards in classes]
+    terms = [state_bytes(job_of(), plan_of(zero=zero), count, shards) for count, shards in classes]
     # bf16 moments: 8 of our 12 bytes
     total = sum(term["weights"] + term["gradients"] + term["optimizer"] * 8 / 12 for term in terms)
     assert total / GIB == pytest.approx(gib, rel=0.001)
@@ -84,7 +84,7 @@ def test_sixteen_layers_at_ep64_are_the_published_ones() -> None:
 def test_bytes_per_parameter_are_the_table_of_zero(
     precision: str, zero: int, whole: float, cut: float, shards: int
 ) -> None:
-    terms = state_bytes(job_of(grad_precision=precision), zero, 1.0, float(shards))
+    terms = state_bytes(job_of(grad_precision=precision), plan_of(zero=zero), 1.0, float(shards))
     assert sum(terms.values()) == pytest.approx(whole + cut / shards, rel=1e-12)
 
 
@@ -94,13 +94,13 @@ def test_bytes_per_parameter_are_the_table_of_zero(
 )  # fmt: skip
 def test_a_higher_zero_stage_never_takes_more(zero: int, params: float, shards: int, precision: str) -> None:
     job = job_of(grad_precision=precision)
-    lower, higher = (state_bytes(job, stage, params, shards) for stage in (zero, zero + 1))
+    lower, higher = (state_bytes(job, plan_of(zero=stage), params, shards) for stage in (zero, zero + 1))
     assert all(higher[name] <= lower[name] for name in lower)
 
 
 @given(shards=st.integers(1, 4096), zero=st.integers(0, 3))
 def test_more_shards_never_take_more(shards: int, zero: int) -> None:
-    few, many = (state_bytes(job_of(), zero, 1e9, count) for count in (shards, shards + 1))
+    few, many = (state_bytes(job_of(), plan_of(zero=zero), 1e9, count) for count in (shards, shards + 1))
     assert all(many[name] <= few[name] for name in few)
 
 

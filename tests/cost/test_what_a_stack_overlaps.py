@@ -179,7 +179,8 @@ def test_a_chain_of_kernels_is_never_faster_than_one(model: str, chain: Any) -> 
             assert other.forward_bytes >= one.forward_bytes
             assert other.backward_bytes >= one.backward_bytes
             assert other.kernels >= one.kernels
-            assert (one.engine, one.flop, one.rows) == (other.engine, other.flop, other.rows)
+            assert (one.engine, one.flop) == (other.engine, other.flop)
+            assert set(one.rows) <= set(other.rows)  # what the lines keep beside
 
 
 def test_a_norm_line_by_line_reads_and_writes_what_its_lines_do() -> None:

@@ -19,6 +19,7 @@ ALLOWED = {
     "PlanResult.time_terms": "term -> seconds; the terms' names are those of cost/terms.py, the key that of the JSON",
     "PlanResult.time_split": "as time_terms",
     "StageResult.memory_terms": "term -> bytes; as time_terms",
+    "StageResult.memory_moments": "moment -> term -> bytes; as memory_terms",
     "Threshold.min_tokens_per_s_per_device": "as tokens_per_s_per_device",
     "Sweep.base": "values of any field, under that field's name",
     "Sweep.matrix": "as base",

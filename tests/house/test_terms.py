@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autodeploy.balance.fit import MEMORY_TERMS
+from autodeploy.balance.moments import MEMORY_TERMS
 from autodeploy.catalog.lookup import load, names
 from autodeploy.cost.terms import MEMORY, TIME, Term
 from autodeploy.search.result import COMMUNICATION_TERMS, COMPUTE_TERMS, TIME_TERMS

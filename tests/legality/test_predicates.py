@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autodeploy.catalog.lookup import load, names
 from autodeploy.legality.rules import RULES, Question
 from autodeploy.spec.model import Model
-from autodeploy.spec.plan import CpComm, Dispatch, Overlap, Plan, Schedule, table_of
+from autodeploy.spec.plan import CpComm, Dispatch, Overlap, Plan, Schedule, States, table_of
 from autodeploy.spec.target import Target
 from tests.builders import model_of, plan_of
 from tests.legality.asked import question, with_heads
@@ -92,6 +92,8 @@ CASES: list[tuple[str, Model | str, Given, Given]] = [
     ("T07", SPARSE, {"cp": 2, **ULYSSES}, {"cp": 2, **GATHER}),
     ("T08", SPARSE, {"recompute": "full"}, {"recompute": "full:0.5"}),
     ("T08", SPARSE, {"recompute": "mlp+moe"}, {"recompute": "full:1"}),
+    ("T09", SPARSE, {"states": States.HOST}, {"states": States.REUSE}),
+    ("T10", SPARSE, {"states": States.REUSE}, {"states": States.HOST}),
     ("P01", SPARSE, {"pp": 2, "vpp": 2}, {"vpp": 2}),
     ("P02", SPARSE, {"ep": 2, **PAIR}, PAIR),
     ("P03", SPARSE, {"ep": 16, **HIER}, {"ep": 8, **HIER}),
@@ -109,7 +111,7 @@ CASES: list[tuple[str, Model | str, Given, Given]] = [
     # NVIDIA/Megatron-LM core/parallel_state.py: expert data parallelism is cut into as many instances
     ("P09", SPARSE, {"dp": 16, "ep": 2, "replicas": 8}, {"dp": 24, "ep": 2, "replicas": 8}),
 ]
-ABOUT_FACTS = {"V72", "N01", "N02"}
+ABOUT_FACTS = {"V72", "N01", "N02", "N03"}
 """Rules that no plan can break or mend: the model, the job or the machine does."""
 
 
@@ -161,7 +163,7 @@ PLANS = st.builds(
     plan_of,
     **dict.fromkeys(("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "replicas"), DEGREE),
     sp=st.booleans(), overlap=st.sampled_from(Overlap), dispatch=st.sampled_from(Dispatch),
-    zero=st.integers(0, 3), cp_comm=st.sampled_from(CpComm),
+    zero=st.integers(0, 3), cp_comm=st.sampled_from(CpComm), states=st.sampled_from(States),
     recompute=st.sampled_from((
         "none", "fit", "full", "full:0.5", "core_attn", "layernorm+moe_act", "mla_up_proj", "mlp+moe", "mlp_act",
     )),

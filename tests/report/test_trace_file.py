@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from autodeploy.balance.fit import MEMORY_TERMS
+from autodeploy.balance.moments import MEMORY_TERMS
 from autodeploy.report.trace import COLOURS, trace_text
 from autodeploy.schedule.timeline import COMPUTE
 from autodeploy.search.evaluate import arranged
@@ -130,12 +130,12 @@ def test_memory_peaks_at_the_terms_of_the_stage(case: int) -> None:
     firsts = {role.stages[0] for role in arranged(little_spaces()[CASES[case][0]], CASES[case][1]).case.layout.roles}
     for stage in timeline.result.stages:
         counted = [e["args"]["GiB"] * GIB for e in of_kind(trace, "C") if e["pid"] == stage.stage + 1]
-        peak = sum(stage.memory_terms.values())
+        peak = sum(stage.memory_moments["backward"].values())
         if stage.stage in firsts:
             assert max(counted) == pytest.approx(peak, abs=1e-4 * GIB)
         else:
             assert max(counted) <= peak + 1e-4 * GIB
-        static = sum(value for name, value in stage.memory_terms.items() if name not in VARYING)
+        static = sum(value for name, value in stage.memory_moments["backward"].items() if name not in VARYING)
         assert counted[-1] == pytest.approx(static, abs=1e-4 * GIB)
 
 

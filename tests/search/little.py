@@ -116,7 +116,7 @@ def ranking_of(name: str) -> tuple[Simulated, ...]:
 def order_of(each: Simulated) -> tuple[float, float, int]:
     """What a rank goes by."""
     p = each.plan
-    return each.step_s, each.found.peak_bytes, p.tp * p.pp * p.vpp * p.ep * p.etp
+    return each.step_s, each.found.needed_bytes, p.tp * p.pp * p.vpp * p.ep * p.etp
 
 
 def outer_of(space: Space, shapes: int) -> Outer:

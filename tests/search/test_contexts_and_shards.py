@@ -112,7 +112,7 @@ def test_one_plan_is_evaluated_as_its_column_is_screened(name: str) -> None:
     for i, alone in enumerate(evaluated(name)):
         assert alone.screen_s == screened.screen_s[i]
         assert alone.bound_s == screened.bound_s[i]
-        assert alone.peak_memory_bytes == screened.peak_bytes[i]
+        assert alone.needed_memory_bytes == screened.needed_bytes[i]
         assert alone.fits == screened.fits[i]
 
 
@@ -133,7 +133,7 @@ def test_terms_add_up_and_none_is_negative(name: str) -> None:
         assert min(found.time_terms.values()) >= -1e-9 * found.step_time_s
         assert found.bound_s <= found.step_time_s * (1 + 1e-12)
         for stage in found.stages:
-            assert sum(stage.memory_terms.values()) == pytest.approx(stage.peak_bytes, rel=1e-9)
+            assert sum(stage.memory_terms.values()) == pytest.approx(stage.needed_bytes, rel=1e-9)
             assert min(stage.memory_terms.values()) >= 0.0
         if found.plan.cp == 1:
             assert abs(found.time_terms["context_parallel"]) <= 1e-9 * found.step_time_s

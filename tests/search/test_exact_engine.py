@@ -166,7 +166,7 @@ def test_ties_go_to_headroom_and_then_to_smaller_degrees(name: str) -> None:
     ranking.step_s[screened.fits] = 1.0
     rows, _ = ranking.best()
     plans = screened.plans.rows(rows)
-    keys = list(zip(screened.peak_bytes[rows], plans.tp * plans.pp * plans.vpp * plans.ep * plans.etp, strict=True))
+    keys = list(zip(screened.needed_bytes[rows], plans.tp * plans.pp * plans.vpp * plans.ep * plans.etp, strict=True))
     assert len(keys) == screened.fits.sum()
     assert keys == sorted(keys)
 

@@ -42,7 +42,7 @@ def test_one_plan_is_evaluated_as_its_column_is_screened(path: Path, variant: st
         alone = evaluate(space, sample.row(i))
         assert alone.screen_s == screened.screen_s[i]
         assert alone.bound_s == screened.bound_s[i]
-        assert alone.peak_memory_bytes == screened.peak_bytes[i]
+        assert alone.needed_memory_bytes == screened.needed_bytes[i]
         assert alone.fits == screened.fits[i]
         assert alone.arrangement.layout == screened.cases[screened.case[i]].layout.notation
 
@@ -54,7 +54,7 @@ def test_a_plan_does_not_depend_on_its_neighbours(path: Path) -> None:
     shuffled = np.random.default_rng(6).permutation(rows)
     one, other = screen(space, legal.rows(rows)), screen(space, legal.rows(shuffled))
     back = np.searchsorted(rows, shuffled)
-    for name in ("screen_s", "bound_s", "peak_bytes", "fits"):
+    for name in ("screen_s", "bound_s", "needed_bytes", "fits"):
         assert np.array_equal(getattr(one, name)[back], getattr(other, name))
 
 
@@ -82,8 +82,8 @@ def test_terms_add_up_to_step_and_peak(path: Path) -> None:
         found = evaluate(space, legal.row(int(row)))
         assert sum(found.time_terms.values()) == pytest.approx(found.step_time_s, rel=1e-9)
         for stage in found.stages:
-            assert sum(stage.memory_terms.values()) == pytest.approx(stage.peak_bytes, rel=1e-9)
-        assert max(stage.peak_bytes for stage in found.stages) == found.peak_memory_bytes
+            assert sum(stage.memory_terms.values()) == pytest.approx(stage.needed_bytes, rel=1e-9)
+        assert max(stage.needed_bytes for stage in found.stages) == found.needed_memory_bytes
 
 
 def enumerated(path: Path) -> Enumeration:

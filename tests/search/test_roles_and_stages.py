@@ -86,5 +86,6 @@ def test_the_worst_stage_decides_whether_a_plan_fits(path: Path) -> None:
     for plan in plans:
         for found, _ in arrangements(space, plan):
             worst = max(cost.memory.allocated_bytes for cost in found.stages)
-            assert found.peak_bytes == worst / lost
-            assert bool(found.fits) == (found.peak_bytes <= space.cluster.device.usable_bytes * (1 + 1e-15))
+            assert found.peak_bytes == worst
+            assert found.needed_bytes == worst / lost + found.limits.communicators
+            assert bool(found.fits) == (found.needed_bytes <= space.cluster.device.usable_bytes * (1 + 1e-15))

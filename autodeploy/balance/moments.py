@@ -1,0 +1,71 @@
+"""What one stage of one plan holds at every moment of a run, term by term."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autodeploy.balance.fit import Beside, Budget, working_buffers
+from autodeploy.cost.memory import Params, moments_bytes, resident_terms
+from autodeploy.numeric import Num
+from autodeploy.spec.job import Job
+from autodeploy.spec.layout import Role
+from autodeploy.spec.plan import Plan
+
+MEMORY_TERMS = (
+    "weights", "gradients", "optimizer", "activations", "transient", "copies", "communicators", "fragmentation",
+)  # fmt: skip
+OUTSIDE = ("communicators", "fragmentation")
+"""Terms beyond what the framework's allocator counts as allocated."""
+MOMENTS = ("initialisation", "first_forward", "first_backward", "forward", "backward", "update")
+"""The model made; passes of the first step, before the optimizer has its moments; passes of all later steps; update."""
+FIRST_STEP = ("initialisation", "first_forward", "first_backward", "update")
+"""Those of the first step."""
+
+Terms = Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Passes:
+    """What the passes of a stage hold: rows of live microbatches, and what one layer works on."""
+
+    rows: Num
+    forward: Num
+    backward: Num
+
+
+def moments_of(
+    job: Job, plan: Plan, role: Role, limits: Budget, params: Params, held: Beside, passes: Passes, lost_frac: float
+) -> dict[str, Terms]:
+    """Bytes per moment and term; `lost_frac` is the share lost to the allocator."""
+    state = {name: float(value) for name, value in resident_terms(job, plan, params).items()}
+    young = state | {"optimizer": state["optimizer"] - float(moments_bytes(plan, params))}
+    buffers = working_buffers(limits, role)
+    rows, update = float(passes.rows), float(held.update)
+    forward, backward = float(passes.forward + buffers), float(passes.backward + buffers)
+    weights = state["weights"]
+    each = {
+        "initialisation": {"weights": weights, "copies": max(float(held.start) - weights, 0.0)},
+        "first_forward": young | {"activations": rows, "transient": forward},
+        "first_backward": young | {"activations": rows, "transient": backward},
+        "forward": state | {"activations": rows, "transient": forward},
+        "backward": state | {"activations": rows, "transient": backward},
+        "update": state | {"copies": update},
+    }
+    return {moment: _complete(each[moment], float(limits.communicators), lost_frac) for moment in MOMENTS}
+
+
+def _complete(terms: Terms, communicators: float, lost_frac: float) -> Terms:
+    held = {name: terms.get(name, 0.0) for name in MEMORY_TERMS if name not in OUTSIDE}
+    lost = sum(held.values()) * lost_frac / (1.0 - lost_frac)
+    return held | {"communicators": communicators, "fragmentation": lost}
+
+
+def allocated_of(terms: Terms) -> float:
+    """What the framework's allocator counts at a moment."""
+    return sum(value for name, value in terms.items() if name not in OUTSIDE)
+
+
+def fullest(moments: Mapping[str, Terms]) -> str:
+    """The moment at which most is allocated."""
+    return max(moments, key=lambda moment: allocated_of(moments[moment]))
