@@ -58,7 +58,7 @@ def _check_target(out: Path, files: Sequence[Path]) -> None:
 def _asked(files: Sequence[Path]) -> Sequence[Path]:
     if files:
         return files
-    own = sorted(OWN_RUNS.glob("*.csv"))
+    own = sorted(OWN_RUNS.glob("*_runs.csv"))
     if not own:
         allowed = "a table of runs (docs/validate.md); the repository's are in benchmarks/fidelity"
         raise spec_error("RUNS.csv", "none given", allowed)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from autodeploy.errors import Fault, SpecError
 from autodeploy.fidelity.rows import Row
+from autodeploy.fidelity.shapes import idle_layers
 from autodeploy.fidelity.stacks import Stack, policies
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout_words import notation_of
@@ -20,6 +21,8 @@ MODULES = {
     "core_attn": "core_attn", "activation-function": "mlp_act+moe_act",
 }  # fmt: skip
 """Words for recomputed modules in tables of runs, and ours."""
+FLAGS = {"list": "num-layer-list", "noop": "noop-layers", "offset": "offset"}
+"""Words of layouts, and the flags of rows that state them."""
 FULL = re.compile(r"full(?:\(.*\))?(?:/(uniform|block|unspecified)/(\d+))?")
 
 
@@ -146,8 +149,9 @@ def _stated_group(row: Row) -> int | None:
 
 
 def _etp(row: Row, stack: Stack, tp: int, ep: int, ranks: int) -> int:
-    if row.etp:
-        return row.etp
+    stated = re.search(r"expert-tensor-parallel(?:-size)?=(\d+)", row.flags)
+    if row.etp or stated:
+        return row.etp or int(stated[1] if stated else 1)
     return tp if stack.etp == "tp" and ranks % ep == 0 else 1
 
 
@@ -180,17 +184,31 @@ def recompute_of(row: Row, stack: Stack, model: Model) -> str:
         return stack.recompute
     if text in policies():
         return policies()[text]
-    if text in ("none", "none given") or text.startswith("num-layers="):  # no granularity: Megatron rebuilds nothing
-        return "none"
+    if text in ("none", "none given") or text.startswith("num-layers="):
+        return _without_granularity(text, row, model)
     if text.startswith("full"):
         return _full(text, row, model)
     if re.match(r"(selective|activation-function|norm|comm)\b", text):
-        return _modules(text, model)
+        return _modules(text, model) if _on_most_layers(text, row, model) else "none"
     if text.startswith("layers="):
         counts = [int(n) for n in re.findall(r"\d+", text)]
         return _share(sum(counts) / model.layers)
     allowed = "none, full, full/block/N, selective, selective(modules), layers=[..]"
     raise SpecError(Fault(path="recompute", problem=f"{row.recompute!r} does not say what is rebuilt", allowed=allowed))
+
+
+def _without_granularity(text: str, row: Row, model: Model) -> str:
+    """Nothing, as in Megatron; but MindSpeed's swap of attention rebuilds the feed-forward of `num-layers` layers a
+    stage."""
+    if not (text.startswith("num-layers=") and row.says("swap-attention") and _on_most_layers(text, row, model)):
+        return "none"
+    return "mlp" if model.moe is None else "moe+shared_experts"
+
+
+def _on_most_layers(text: str, row: Row, model: Model) -> bool:
+    """Whether a policy that names a count of layers a stage (`(n=N)`, `num-layers=N`) reaches half of them."""
+    count = re.search(r"\b(?:n|num-layers)=(\d+)", text)
+    return count is None or 2 * int(count[1]) * (row.pp or 1) >= model.layers
 
 
 def _full(text: str, row: Row, model: Model) -> str:
@@ -233,19 +251,32 @@ def layout_of(row: Row, model: Model, pp: int, vpp: int, mtp: bool) -> str:
     stated = re.search(r"pp_layout (\S+)", text)
     if stated and ("m" in stated[1]) == mtp:
         return stated[1].rstrip(";")
-    listed = re.search(r"num-layer-list=([\d, ]+)", text)
-    if listed and "noop-layers=" not in text:  # which take its place (rule V77)
-        return _listed("".join(listed[1].split()).rstrip(","), (pp, vpp), model, mtp)
+    word = _word(row, text)
+    if word:
+        return _worded(word, (pp, vpp), model, mtp)
     slots = pp * vpp
     if slots > 2 and model.layers % slots and (model.layers + 2) % slots == 0:
         return notation_of(model, mtp, pp, vpp, "account:embedding,loss")
     return "even"
 
 
-def _listed(counts: str, shape: tuple[int, int], model: Model, mtp: bool) -> str:
+def _word(row: Row, text: str) -> str:
+    """Stated no-ops, layers by stage or offsets, in the words of layouts; empty where a row states none."""
+    idle = idle_layers(row)
+    if idle:  # which take the place of a list (rule V77)
+        return f"noop:{','.join(map(str, idle))}"
+    listed = re.search(r"num-layer-list=([\d, ]+)", text)
+    if listed:
+        return f"list:{''.join(listed[1].split()).rstrip(',')}"
+    offsets = re.search(r"\boffset=(\[[-\d;, \[\]]*\])", text)
+    chunks = re.findall(r"\[([^\[\]]+)\]", offsets[1]) if offsets else []
+    return f"offset:{';'.join(','.join(re.split('[;, ]+', chunk)) for chunk in chunks)}" if chunks else ""
+
+
+def _worded(word: str, shape: tuple[int, int], model: Model, mtp: bool) -> str:
     """Stated layers by stage as a layout. Raises `SpecError` where they are not those of the model."""
     try:
-        return notation_of(model, mtp, *shape, f"list:{counts}")
+        return notation_of(model, mtp, *shape, word)
     except SpecError as error:
-        problem = error.faults[0].problem
-        raise SpecError(Fault(path="num-layer-list", problem=f"{counts} {problem}")) from error
+        flag, _, numbers = word.partition(":")
+        raise SpecError(Fault(path=FLAGS[flag], problem=f"{numbers} {error.faults[0].problem}")) from error

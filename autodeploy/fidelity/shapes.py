@@ -16,6 +16,7 @@ from autodeploy.units import GIGA
 NEEDED = ("layers", "hidden", "heads", "vocab", "seq_len")
 LONGEST = 10_000_000
 """Tables of runs say nothing of the longest sequence."""
+IDLE = re.compile(r"noop-layers=(\d+(?:,\d+)*)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +44,8 @@ class Family:
     linear_bias: bool = False
     qkv_bias: bool = False
     qk_norm: bool = False
+    tied: bool = False
+    """The head multiplies with the embedding's matrix."""
     norms_per_layer: int = 2
     window: int = 0
     window_frac: float = 1.0
@@ -82,6 +85,12 @@ def model_of(row: Row, vocab: int = 0) -> Model:
     return min(options, key=lambda model: abs(model_size(model).total / GIGA - (row.params_b or 0.0)))
 
 
+def idle_layers(row: Row) -> tuple[int, ...]:
+    """Numbers of the layers that do nothing, which a row's layers include (MindSpeed's --noop-layers)."""
+    found = IDLE.search(f"{row.flags}; {row.notes}")
+    return tuple(int(number) for number in found[1].split(",")) if found else ()
+
+
 def _check(row: Row, family: Family) -> None:
     missing = [name for name in NEEDED if getattr(row, name) is None]
     if not (row.ffn_hidden or row.moe_ffn_hidden):
@@ -91,6 +100,8 @@ def _check(row: Row, family: Family) -> None:
         faults.append(Fault(path="mla", problem=f"the ranks of latent attention of {row.model!r} are not known"))
     if row.heads and row.kv_heads and row.heads % row.kv_heads:
         faults.append(Fault(path="kv_heads", problem=f"{row.kv_heads} does not divide {row.heads} heads"))
+    if row.layers and len(idle_layers(row)) >= row.layers:
+        faults.append(Fault(path="noop-layers", problem=f"leave none of {row.layers} layers"))
     if row.experts and not (row.topk and row.topk <= row.experts):
         faults.append(Fault(path="topk", problem=f"{row.topk} of {row.experts} experts"))
     if faults:
@@ -108,7 +119,7 @@ def _model(row: Row, family: Family, gated: bool) -> Model:
         name=row.model,
         title=row.model,
         hidden=row.hidden,
-        layers=row.layers,
+        layers=row.layers - len(idle_layers(row)),
         vocab=row.vocab,
         attention=_attention(row, family),
         ffn_width=width,
@@ -118,6 +129,7 @@ def _model(row: Row, family: Family, gated: bool) -> Model:
         norms_per_layer=4 if family.norms_per_layer == 4 else 2,
         norm="layernorm" if family.norm == "layernorm" else "rmsnorm",
         linear_bias=family.linear_bias,
+        tied_embeddings=family.tied,
         learned_positions=row.seq_len if family.learned_positions else 0,
         alibi=family.alibi,
         window=family.window,
@@ -146,12 +158,15 @@ def _moe(row: Row, family: Family) -> MoE | None:
         return None
     width = row.moe_ffn_hidden or row.ffn_hidden
     assert width
+    idle = idle_layers(row)
+    layers = (row.layers or 1) - len(idle)
+    dense = (row.dense_layers or 0) - sum(number < (row.dense_layers or 0) for number in idle)
     return MoE(
         experts=row.experts,
         top_k=row.topk,
         expert_width=width,
         shared_width=(row.shared_experts or 0) * width,
-        first_dense=min(row.dense_layers or 0, (row.layers or 1) - 1),
+        first_dense=min(dense, layers - 1),
         every=family.every,
         node_limit=family.node_limit,
     )

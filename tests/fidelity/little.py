@@ -14,7 +14,7 @@ from autodeploy.fidelity.rows import Row, Unread, read_rows
 from autodeploy.fidelity.runs import Run, read_runs, run_of
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = sorted((ROOT / "benchmarks" / "fidelity").glob("*.csv"))
+SHIPPED = sorted((ROOT / "benchmarks" / "fidelity").glob("*_runs.csv"))
 GPT: dict[str, Any] = {
     "id": "run-1", "source": "our own machine room", "model": "megatron-gpt little", "layers": 8, "hidden": 1024,
     "ffn_hidden": 4096, "heads": 16, "vocab": 51200, "seq_len": 2048, "hardware": "a100-80g-sxm", "gpus": 8,

@@ -38,7 +38,7 @@ DENSE_POLICIES = {
     "selective(mlp+core_attn)": "mlp+core_attn",
     "selective(layernorm+moe_act)": "layernorm",
     "activation-function": "mlp_act",
-    "activation-function(n=1)": "mlp_act",
+    "activation-function(n=8)": "mlp_act",
     "norm(n=8)": "layernorm",
     "layers=[3; 1]": "full:0.5",
     "layers=[8; 0]": "full",
@@ -173,7 +173,7 @@ def test_listed_layers_that_do_not_cut_the_model_are_a_reason(case: str) -> None
 
 
 def test_noops_take_the_place_of_listed_layers() -> None:
-    assert run(pp=2, overlap_notes="num-layer-list=3,4;noop-layers=0,7").plan.layout == "even"
+    assert run(pp=2, overlap_notes="num-layer-list=3,4;noop-layers=0,7").plan.layout == "Et*3|t*3L"
 
 
 def test_listed_layers_of_an_mtp_model_keep_its_module() -> None:
