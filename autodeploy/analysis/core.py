@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autodeploy.analysis.ops import Engine, Group, Module, Op, Row, Tokens, Transfer, vector
-from autodeploy.analysis.vectors import BF16, FP32
+from autodeploy.analysis.vectors import BF16
 from autodeploy.numeric import Num, maximum, minimum, where
 from autodeploy.spec.model import Model
 from autodeploy.spec.plan import CpComm
@@ -41,7 +41,9 @@ def core_ops(
     flop = 2.0 * t.whole * mean_keys(model, t.document) * heads
     if profile.attention == "unfused":
         return _unfused(profile, t, heads, dims, flop, output, transfers)
-    statistics = Row(name="softmax statistics", bytes=FP32 * t.whole * heads, module=Module.CORE_ATTN)
+    statistics = Row(
+        name="softmax statistics", bytes=profile.statistics_bytes * t.whole * heads, module=Module.CORE_ATTN
+    )
     return (
         Op(
             name="attention core", engine=Engine.ATTENTION, module=Module.CORE_ATTN, rows=(output, statistics),

@@ -70,14 +70,24 @@ def flop_per_token(model: Model, seq_len: int, mtp: bool, *, router: bool = Fals
     return 3.0 * forward
 
 
-def largest_params(ops: Iterable[Op]) -> Num:
-    """Elements of the largest parameter tensor; grouped products hold those of all local experts in one."""
-    return largest([op.params for op in ops if is_column(op.params) or op.params])
+def largest_params(ops: Iterable[Op], *shards: Shard) -> Num:
+    """Elements of the largest parameter tensor of some shard classes; grouped products hold those of all local experts
+    in one."""
+    return largest([op.params for op in ops if op.shard in shards and (is_column(op.params) or op.params)])
 
 
 def saved_bytes(ops: Iterable[Op], module: Module | None = None) -> Num:
     """Bytes kept from forward to backward by one layer and microbatch, of one module or of all."""
     return total([row.bytes for op in ops for row in op.rows if module is None or row.module is module])
+
+
+ATTENTION_ROWS = ("q, k before their norm", "q, k, v", "attention output")
+"""Rows of FULL that belong to the attention core's inputs and output."""
+
+
+def attention_bytes(ops: Iterable[Op]) -> Num:
+    """Bytes of `ATTENTION_ROWS`."""
+    return total([row.bytes for op in ops for row in op.rows if row.name in ATTENTION_ROWS])
 
 
 def saved_by_module(ops: Iterable[Op]) -> tuple[Num, ...]:

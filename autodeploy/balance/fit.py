@@ -17,18 +17,19 @@ from autodeploy.cost.memory import (
     bytes_per_param,
     communicator_bytes,
     host_bytes,
+    mask_bytes,
     start_bytes,
     transient_bytes,
     update_bytes,
 )  # fmt: skip
 from autodeploy.cost.sharding import gathered_bytes
-from autodeploy.numeric import Num, is_column, largest, maximum, minimum, where
+from autodeploy.numeric import Num, is_column, largest, maximum, minimum, total, where
 from autodeploy.schedule.orders import Shape, enough_microbatches, live_chunks, pareto_maxima, warm_up
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Kind, Model
-from autodeploy.spec.plan import PlanLike
+from autodeploy.spec.plan import Overlap, PlanLike
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +67,8 @@ class Beside:
     """Only during the update."""
     start: Num
     """All of it while the model is made."""
+    masks: Num
+    """Always: what layers hold beside parameters."""
     host: Num
 
 
@@ -85,11 +88,14 @@ def budget(
     )
 
 
-def beside(machine: Machine, plan: PlanLike, role: Role, params: Params, costs: Mapping[Kind, LayerCost]) -> Beside:
+def beside(
+    machine: Machine, job: Job, plan: PlanLike, role: Role, params: Params, costs: Mapping[Kind, LayerCost]
+) -> Beside:
     """What a stage of a role holds beside."""
     return Beside(
-        update=update_bytes(machine, plan, role, params, costs),
+        update=update_bytes(machine, job, plan, role, params, costs),
         start=start_bytes(machine, plan, params),
+        masks=mask_bytes(machine, job, role),
         host=host_bytes(plan, params),
     )
 
@@ -98,12 +104,13 @@ def live_layers(shape: Shape, role: Role, microbatches: Num) -> Moments:
     """Layers of each kind live at the moments that can be the peak, on the role's fullest stage (its first).
 
     `shape` may hold fewer microbatches than there are, if enough for the live counts; without interleaving the
-    count is min(warm-up + 1, microbatches).
+    count is min(warm-up + 1, microbatches); merged ops need no more than the warm-up.
     """
     if shape.vpp > 1:
         return _live_layers(shape, role)
     many = replace(shape, microbatches=enough_microbatches(shape.pp, 1))
-    live = minimum(warm_up(many, role.stages[0]) + 1.0, microbatches)
+    first = 0.0 if shape.overlap == Overlap.PAIR else 1.0
+    live = minimum(warm_up(many, role.stages[0]) + first, microbatches)
     return (tuple((kind, role.count(kind) * live) for kind in role.kinds),)
 
 
@@ -120,7 +127,7 @@ def fit_stage(
     limits: Budget, role: Role, ladder: Ladder, moments: Moments, params: Params, held: Beside
 ) -> StageMemory:
     """Climb the ladder while the stage is over the device; the highest rung stands if none fits."""
-    fixed = resident_bytes(limits, params)
+    fixed = resident_bytes(limits, params) + held.masks
     rung: Num = 0
     allocated = _allocated(fixed, _rung_bytes(limits, ladder, role, moments, 0), held)
     over = allocated > limits.capacity_bytes
@@ -131,7 +138,16 @@ def fit_stage(
         rung = rung + 1 * over
         allocated = where(over, here, allocated)
         over = over & (here > limits.capacity_bytes)
-    return StageMemory(rung=_as_index(rung, allocated), allocated_bytes=allocated, host_bytes=held.host)
+    host = held.host + swapped_bytes(ladder, moments)
+    return StageMemory(rung=_as_index(rung, allocated), allocated_bytes=allocated, host_bytes=host)
+
+
+def swapped_bytes(ladder: Ladder, moments: Moments) -> Num:
+    """Rows of all live microbatches that wait on the host."""
+    each = ladder.swapped_bytes
+    if not any(is_column(rows) or rows for rows in each.values()):
+        return 0.0
+    return largest([total([count * each[kind] for kind, count in live]) for live in moments])
 
 
 def resident_bytes(limits: Budget, params: Params) -> Num:

@@ -32,6 +32,8 @@ class Passes:
     rows: Num
     forward: Num
     backward: Num
+    host: Num
+    """All that waits on the host."""
 
 
 def moments_of(
@@ -41,7 +43,7 @@ def moments_of(
     state = {name: float(value) for name, value in resident_terms(job, plan, params).items()}
     young = state | {"optimizer": state["optimizer"] - float(moments_bytes(plan, params))}
     buffers = working_buffers(limits, role)
-    rows, update = float(passes.rows), float(held.update)
+    rows, update, masks = float(passes.rows + held.masks), float(held.update), float(held.masks)
     forward, backward = float(passes.forward + buffers), float(passes.backward + buffers)
     weights = state["weights"]
     each = {
@@ -50,7 +52,7 @@ def moments_of(
         "first_backward": young | {"activations": rows, "transient": backward},
         "forward": state | {"activations": rows, "transient": forward},
         "backward": state | {"activations": rows, "transient": backward},
-        "update": state | {"copies": update},
+        "update": state | {"activations": masks, "copies": update},
     }
     return {moment: _complete(each[moment], float(limits.communicators), lost_frac) for moment in MOMENTS}
 

@@ -7,19 +7,20 @@ until a stage fits. Modules are disjoint (analysis.ops.Module), so bytes and sec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from autodeploy.analysis.ops import MODULE_WORDS, REBUILDABLE, Module
+from autodeploy.balance.swap import swapped_layers, swapped_parts
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.load import Load, sum_loads
 from autodeploy.errors import spec_error
 from autodeploy.numeric import Num, gather, is_column, maximum, order_of, pick, total, where
 from autodeploy.spec.model import Kind
 from autodeploy.spec.plan import Overlap
-from autodeploy.spec.target import Profile
+from autodeploy.spec.target import SWAP, Profile
 
 POLICIES = ("none", "fit", "full")
 PARTIAL = "full:"
@@ -47,6 +48,8 @@ class Ladder:
     rungs: int
     share_frac: float = 1.0
     """Of the layers, those on which FULL stands (`full:SHARE`)."""
+    swapped_bytes: Mapping[Kind, Num] = field(default_factory=dict)
+    """Per layer and live microbatch, on the host."""
     index: np.ndarray | None = None
 
     def at(self, index: np.ndarray) -> Ladder:
@@ -56,6 +59,7 @@ class Ladder:
             kept_bytes=gather(self.kept_bytes, index),
             transient_bytes=gather(self.transient_bytes, index),
             forward_bytes=gather(self.forward_bytes, index),
+            swapped_bytes=gather(self.swapped_bytes, index),
             index=index,
         )
 
@@ -74,11 +78,12 @@ def parse_policy(text: str) -> tuple[Module, ...] | None:
     """Modules of an explicit policy (`layernorm+moe_act`), None for `none`, `fit`, `full`; raises `SpecError`."""
     if text in POLICIES or full_share(text) is not None:
         return None
-    words = text.split("+")
+    swapped_parts(text)
+    words = [word for word in text.split("+") if not word.startswith(SWAP)]
     known = MODULE_WORDS[: len(REBUILDABLE) - 1]
     unknown = [word for word in words if word not in known]
     if unknown:
-        allowed = " ".join(POLICIES) + " full:SHARE, or modules joined by +: " + " ".join(known)
+        allowed = " ".join(POLICIES) + " full:SHARE, or modules joined by +: " + " ".join((*known, f"{SWAP}PART"))
         raise spec_error("recompute", f"unknown {unknown[0]!r}", allowed)
     return tuple(Module[word.upper()] for word in words)
 
@@ -107,7 +112,12 @@ def present_modules(costs: Mapping[Kind, LayerCost]) -> tuple[Module, ...]:
 
 
 def ladder(
-    costs: Mapping[Kind, LayerCost], counts: Mapping[Kind, int], policy: str, overlap: Overlap, profile: Profile
+    costs: Mapping[Kind, LayerCost],
+    counts: Mapping[Kind, int],
+    policy: str,
+    overlap: Overlap,
+    profile: Profile,
+    host_bytes_per_s: float = 0.0,
 ) -> Ladder:
     """The ladder of a policy, of the modules that the stack can rebuild. Order: seconds per byte over the whole
     model, FULL always last.
@@ -115,6 +125,8 @@ def ladder(
     Merged passes hold the all-to-all buffers of two microbatches.
     Source: greedy selection, model.md 9.1; rows and work per module, model.md 4.4; transients, model.md 4.6.
     """
+    swapped = swapped_layers(costs, swapped_parts(policy), host_bytes_per_s)
+    costs = {kind: each.cost for kind, each in swapped.items()}
     known = profile.pair_modules if overlap == Overlap.PAIR else profile.modules
     modules = tuple(module for module in present_modules(costs) if MODULE_WORDS[module] in known)
     chosen = parse_policy(policy)
@@ -128,10 +140,14 @@ def ladder(
         climbs = {kind: _partly(climb, share) for kind, climb in climbs.items()}
     kept = {kind: climb[0][first : last + 1] for kind, climb in climbs.items()}
     working = {kind: climb[1][first : last + 1] for kind, climb in climbs.items()}
-    extra = {kind: _columns(climb[2][first : last + 1]) for kind, climb in climbs.items()}
+    extra = {
+        kind: _columns([load.plus(Load(busy=swapped[kind].exposed_s)) for load in climb[2][first : last + 1]])
+        for kind, climb in climbs.items()
+    }
     return Ladder(
         kept_bytes=kept, transient_bytes=working, extra=extra, lowest=first, rungs=last + 1 - first,
         forward_bytes={kind: cost.forward_bytes + buffers * cost.exchange_bytes for kind, cost in costs.items()},
+        swapped_bytes={kind: each.bytes for kind, each in swapped.items()},
         share_frac=share or 1.0,
         order=tuple(pick(place, [float(module) for module in modules]) for place in order),
     )  # fmt: skip

@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 from autodeploy.analysis.inventory import inventory
 from autodeploy.analysis.ops import REBUILDABLE, Engine, Group, Module, Op, Shard
-from autodeploy.analysis.readings import grad_live_bytes, largest_params, params, saved_by_module, transient_bytes
+from autodeploy.analysis.readings import (
+    attention_bytes,
+    grad_live_bytes,
+    largest_params,
+    params,
+    saved_by_module,
+    transient_bytes,
+)
 from autodeploy.cost.compute import kernels, op_s
 from autodeploy.cost.load import Load, sum_loads
 from autodeploy.cost.traffic import Traffic
@@ -34,6 +41,8 @@ class LayerCost:
     """Per rebuildable module: forward work that its recompute repeats."""
     rows_bytes: tuple[Num, ...]
     """Per module of `Module`, KEPT last: bytes kept until the backward pass."""
+    attention_bytes: Num
+    """Of the rows of FULL: what goes into the attention core and comes out of it."""
     working_bytes: Num
     """Live only while the layer's backward pass runs."""
     forward_bytes: Num
@@ -46,8 +55,8 @@ class LayerCost:
     """Of these, the ones that tensor parallelism divides."""
     expert_params: Num
     """Trained parameters whose state is sharded over edp."""
-    largest_params: Num
-    """Of its largest trained tensor."""
+    largest_params: tuple[Num, Num]
+    """Of its largest trained tensor, dense and of experts (all local ones in one)."""
     frozen_params: Num
     frozen_expert_params: Num
     """Parameters of which only the weights are held, by the group that shares them."""
@@ -114,13 +123,14 @@ def _layer(machine: Machine, ops: tuple[Op, ...], costs: Mapping[int, OpCost], t
         backward=backward,
         rebuild=_rebuild(ops, costs),
         rows_bytes=saved_by_module(ops),
+        attention_bytes=attention_bytes(ops),
         working_bytes=maximum(grad_live_bytes(ops), transient_bytes(ops)) + gathered,
         forward_bytes=transient_bytes(ops) + gathered,
         exchange_bytes=total([op.exchange_bytes for op in ops]),
         dense_params=params(trained, Shard.TP) + params(trained, Shard.REPLICATED),
         split_params=params(trained, Shard.TP),
         expert_params=params(trained, Shard.EXPERT),
-        largest_params=largest_params(trained),
+        largest_params=(largest_params(trained, Shard.TP, Shard.REPLICATED), largest_params(trained, Shard.EXPERT)),
         frozen_params=params(frozen, Shard.TP) + params(frozen, Shard.REPLICATED),
         frozen_expert_params=params(frozen, Shard.EXPERT),
         forward_terms=forward_terms,

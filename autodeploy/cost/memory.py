@@ -8,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from autodeploy.cost.layers import LayerCost
-from autodeploy.numeric import Num, largest, maximum, total, where
+from autodeploy.numeric import Num, largest, maximum, minimum, total, where
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Kind, Model
 from autodeploy.spec.plan import PlanLike, States
+from autodeploy.spec.target import Profile
 
 WEIGHT_BYTES = 2.0
 """bf16 weights."""
@@ -128,19 +129,50 @@ def host_bytes(plan: PlanLike, params: Params) -> Num:
 
 
 def _sharded(plan: PlanLike, params: Params) -> Num:
-    """Parameters of whose state a rank holds its share."""
+    """Parameters whose state a rank holds."""
+    return total(list(_shares(plan, params)))
+
+
+def _shares(plan: PlanLike, params: Params) -> tuple[Num, Num]:
+    """The same, dense and of experts."""
     dense, expert = state_shards(plan)
-    return params.dense / where(plan.zero >= 1, dense, 1.0) + params.experts / where(plan.zero >= 1, expert, 1.0)
+    return params.dense / where(plan.zero >= 1, dense, 1.0), params.experts / where(plan.zero >= 1, expert, 1.0)
 
 
-def update_bytes(machine: Machine, plan: PlanLike, role: Role, params: Params, costs: Mapping[Kind, LayerCost]) -> Num:
+def update_bytes(
+    machine: Machine, job: Job, plan: PlanLike, role: Role, params: Params, costs: Mapping[Kind, LayerCost]
+) -> Num:
     """Only during the optimizer's step: its temporary, and what comes back from the host at a time.
 
     Source: model.md 4.6; first peaks of MindSpeed-LLM's tests (docs/memory.md).
     """
-    each = machine.profile.update_copy_bytes
-    copied = each * largest([costs[kind].largest_params for kind in role.kinds]) if each else 0.0
-    return copied + host_bytes(plan, params) / HOST_PIECES
+    profile = machine.profile
+    copied = _copied_bytes(profile, plan, role, params, costs) if profile.update_copy_bytes else 0.0
+    return copied + gradient_copies(profile, job, plan, params) + host_bytes(plan, params) / HOST_PIECES
+
+
+def _copied_bytes(profile: Profile, plan: PlanLike, role: Role, params: Params, costs: Mapping[Kind, LayerCost]) -> Num:
+    """The temporary of the update: of the largest tensor, as far as it lies in the rank's shard. A state on the host
+    is updated without it."""
+    tensors = [largest([costs[kind].largest_params[side] for kind in role.kinds]) for side in (0, 1)]
+    inside = [minimum(tensor, share) for tensor, share in zip(tensors, _shares(plan, params), strict=True)]
+    copied = profile.update_copy_bytes * largest(inside)
+    if profile.update_copy_most_bytes:
+        copied = minimum(copied, profile.update_copy_most_bytes)
+    return where(plan.states == States.HOST, 0.0, copied)
+
+
+def gradient_copies(profile: Profile, job: Job, plan: PlanLike, params: Params) -> Num:
+    """fp32 copies of the rank's share of 16-bit gradients; 0 where they are fp32 already."""
+    if not profile.gradient_copy_bytes or job.grad_bytes >= profile.gradient_copy_bytes:
+        return 0.0
+    return profile.gradient_copy_bytes * total(list(_shares(plan, params)))
+
+
+def mask_bytes(machine: Machine, job: Job, role: Role) -> float:
+    """Attention masks that the layers of a stage hold."""
+    layers = sum(role.count(kind) for kind in (Kind.DENSE, Kind.SPARSE, Kind.MTP))
+    return machine.profile.layer_mask_bytes * layers * job.seq_len * job.seq_len
 
 
 def start_bytes(machine: Machine, plan: PlanLike, params: Params) -> Num:

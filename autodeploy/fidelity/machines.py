@@ -65,11 +65,22 @@ def profile_of(row: Row, stack: Stack) -> Profile:
         found["overlap_tensor"] = False
     if row.says(*GRAPHS):
         found["graphs"] = True
+    if stack.update_copy_most_bytes:
+        found["update_copy_most_bytes"] = stack.update_copy_most_bytes
+    if "legacy" in row.source_ref:
+        found |= _of_legacy_models(row)
     kernels = [kernel for switch, kernel in KERNELS.items() if row.says(switch)]
     found["fused"] = tuple(dict.fromkeys((*profile.fused, *kernels)))
     if stack.flags_state_kernels:
         found |= _stated(row)
     return replace(profile, **found)
+
+
+def _of_legacy_models(row: Row) -> dict[str, Any]:
+    """Megatron's models before its core: every layer holds a mask beside flash attention, and products keep the part
+    of their input that a rank has, but under MC2 (MindSpeed-LLM legacy/model/transformer.py)."""
+    flash = row.says(*FLASH)
+    return {"layer_mask_bytes": 1.0 if flash else 0.0, "gathered_inputs_saved": row.says("use-mc2", "use-ascend-mc2")}
 
 
 def _stated(row: Row) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from autodeploy.fidelity.stacks import Stack, policies
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout_words import notation_of
 from autodeploy.spec.model import Model
-from autodeploy.spec.plan import CpComm, Dispatch, Overlap, Plan, Schedule
+from autodeploy.spec.plan import CpComm, Dispatch, Overlap, Plan, Schedule, States
 
 NARROW = {"fp8": "fp8", "nvfp4": "nvfp4", "fp16": "fp16", "o2 (amp)": "fp16"}
 MODULES = {
@@ -89,6 +89,7 @@ def plan_of(row: Row, stack: Stack, model: Model) -> Plan:
         zero=zero,
         cp_comm=_cp_comm(row, stack) if cp > 1 else CpComm.RING,
         replicas=replicas,
+        states=_states(row),
         layout=layout_of(row, model, pp, vpp, _mtp(row, stack)),
         recompute=recompute_of(row, stack, model),
     )
@@ -171,6 +172,13 @@ def _dispatch(row: Row, stack: Stack) -> Dispatch:
     return Dispatch.DEDUP if stack.dispatch == "dedup" and not plain else Dispatch.FLAT
 
 
+def _states(row: Row) -> States:
+    """By MindSpeed's switches."""
+    if row.says("swap-optimizer"):
+        return States.HOST
+    return States.REUSE if row.says("reuse-fp32-param") else States.DEVICE
+
+
 def _cp_comm(row: Row, stack: Stack) -> CpComm:
     if row.says("ulysses", "cp a2a", "hybrid_cp_algo"):
         return CpComm.ULYSSES
@@ -178,7 +186,14 @@ def _cp_comm(row: Row, stack: Stack) -> CpComm:
 
 
 def recompute_of(row: Row, stack: Stack, model: Model) -> str:
-    """The recompute policy of a row. Raises `SpecError` for words that say none."""
+    """The recompute policy of a row, with what it swaps. Raises `SpecError` for words that say none."""
+    rebuilt = _rebuilt(row, stack, model)
+    if not row.says("swap-attention") or rebuilt.startswith("full"):
+        return rebuilt
+    return "swap:attention" + ("" if rebuilt == "none" else f"+{rebuilt}")
+
+
+def _rebuilt(row: Row, stack: Stack, model: Model) -> str:
     text = row.recompute.strip().lower()
     if not text:
         return stack.recompute

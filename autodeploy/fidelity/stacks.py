@@ -51,6 +51,8 @@ class Stack:
     """Peak behind a published MFU; 0: the device's own in the number format of the run."""
     scores: Literal["full", "causal", "none"] = "full"
     """How its FLOP count takes attention, where a row does not say."""
+    update_copy_most_bytes: float = 0.0
+    """The most that the temporary of the update takes; 0: as the target's profile says."""
     flags_state_kernels: bool = False
     """Its rows list every fused kernel: what is not listed is not fused."""
     reason: str

@@ -26,8 +26,9 @@ def by_policy(p: PlanLike, passes: Callable[[str], bool]) -> Num:
 
 
 def modules(policy: str) -> frozenset[str]:
-    """Modules that a policy names; `none` and `fit` name none, `full` itself."""
-    return frozenset(word.split(":")[0] for word in policy.split("+")) - {"none", "fit"}
+    """Modules that a policy names; `none` and `fit` name none, `full` itself, `swap:PART` none."""
+    words = {word.split(":")[0] for word in policy.split("+")}
+    return frozenset(words) - {"none", "fit", "swap"}
 
 
 def v108(q: Question, p: PlanLike) -> Num:
@@ -43,7 +44,17 @@ def v120(q: Question, p: PlanLike) -> Num:
 
 def t08(q: Question, p: PlanLike) -> Num:
     del q
-    return by_policy(p, lambda policy: ":" not in policy)
+    return by_policy(p, lambda policy: "full:" not in policy)
+
+
+def t11(q: Question, p: PlanLike) -> Num:
+    del q
+    return by_policy(p, lambda policy: "swap:" not in policy)
+
+
+def t12(q: Question, p: PlanLike) -> Num:
+    del q
+    return by_policy(p, lambda policy: "swap:" not in policy.replace("swap:attention", ""))
 
 
 def v121(q: Question, p: PlanLike) -> Num:

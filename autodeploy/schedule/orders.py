@@ -130,15 +130,18 @@ def enough_microbatches(pp: int, vpp: int) -> int:
 def live_chunks(shape: Shape, rank: int) -> tuple[tuple[int, ...], ...]:
     """Live microbatches per chunk at every moment that can be the peak: vectors that no other one exceeds.
 
-    A chunk is live from the start of its forward to the end of its backward. One vector for equal chunks'
-    purposes (their sums agree); several where chunks may differ in size.
+    A chunk is live from the start of its forward to the end of its backward; in a merged op the forward takes layer by
+    layer what the backward gives back (docs/decisions/0002). One vector for equal chunks' purposes (their sums agree);
+    several where chunks may differ in size.
     """
     order, v = rank_order(steady_microbatches(shape), rank), shape.vpp
     chunks = np.arange(v)
     begun = np.cumsum(order.f_chunk[:, None] == chunks, axis=0)
     ended = np.cumsum(order.b_chunk[:, None] == chunks, axis=0)
     before = np.vstack([np.zeros((1, v), dtype=int), ended[:-1]])
-    return pareto_maxima({tuple(int(x) for x in row) for row in begun - before})
+    merged = (order.f_chunk != NONE) & (order.b_chunk != NONE)
+    live = begun - np.where(merged[:, None], ended, before)
+    return pareto_maxima({tuple(int(x) for x in row) for row in live})
 
 
 def pareto_maxima(vectors: set[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:

@@ -154,15 +154,17 @@ def live_levels(
     ops: Sequence[Event], chunk_bytes: Sequence[float], static_bytes: float = 0.0, backward_bytes: float = 0.0
 ) -> list[Level]:
     """Bytes on one rank over time, from its ops in order: a chunk lives from the start of its forward to the end of
-    its backward, and a backward works on some more while it runs."""
+    its backward, and a backward works on some more while it runs; merged, they change places layer by layer."""
     levels, live = [Level(0.0, static_bytes)], [0] * len(chunk_bytes)
     for op in ops:
-        if op.forward:
+        if op.forward and not op.backward:
             live[op.forward.chunk] += 1
         held = static_bytes + sum(map(mul, live, chunk_bytes))
         _note(levels, op.start_s, held + (backward_bytes if op.backward else 0.0))
         if op.backward:
             live[op.backward.chunk] -= 1
+        if op.forward and op.backward:
+            live[op.forward.chunk] += 1
         _note(levels, op.end_s, static_bytes + sum(map(mul, live, chunk_bytes)))
     return levels
 

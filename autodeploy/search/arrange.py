@@ -191,7 +191,7 @@ def _stage(common: Common, case: Case, role: Role) -> StageCost:
     vocabulary = costs[Kind.EMBEDDING].split_params
     params = stage_params(space.model, case.layout.pp, role, costs)
     moments = live_layers(case.shape(case.live_microbatches), role, common.microbatches)
-    held = beside(space.machine, common.plan, role, params, costs)
+    held = beside(space.machine, space.job, common.plan, role, params, costs)
     memory = fit_stage(common.limits, role, common.ladder, moments, params, held)
     extra = {kind: common.ladder.extra_load(kind, memory.rung) for kind in role.kinds}
     forward = forward_loads(role, costs, common.sharding)

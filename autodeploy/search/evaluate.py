@@ -7,11 +7,12 @@ from typing import Any
 
 from autodeploy.analysis.ops import MODULE_WORDS, Module
 from autodeploy.analysis.readings import flop_per_token
-from autodeploy.balance.fit import live_layers
-from autodeploy.balance.moments import FIRST_STEP, Passes, allocated_of, fullest, moments_of
+from autodeploy.balance.fit import live_layers, swapped_bytes
+from autodeploy.balance.moments import FIRST_STEP, Passes, Terms, allocated_of, fullest, moments_of
 from autodeploy.balance.recompute import PARTIAL, Ladder
+from autodeploy.balance.swap import swapped_parts
 from autodeploy.cost.layers import ENGINE_WORDS, LayerCost
-from autodeploy.cost.memory import activation_bytes, transient_bytes
+from autodeploy.cost.memory import activation_bytes, gradient_copies, transient_bytes
 from autodeploy.errors import spec_error
 from autodeploy.search.arrange import Arranged, StageCost, common_of, lay_out, stage_work_s_of
 from autodeploy.search.layers import layers_of
@@ -20,7 +21,7 @@ from autodeploy.search.screen import cases_of
 from autodeploy.search.split import alternating_by, exchange_s, recompute_s, step_split
 from autodeploy.search.steps import Apart, Steps, simulate_steps
 from autodeploy.spec.arrangement import Arrangement
-from autodeploy.spec.layout import expand
+from autodeploy.spec.layout import expand, role_at
 from autodeploy.spec.model import Kind
 from autodeploy.spec.plan import Plan
 from autodeploy.spec.space import Space
@@ -115,7 +116,7 @@ def modules_on(rungs: Ladder, rung: int) -> tuple[str, ...]:
 
 
 def _arrangement(found: Arranged, rungs: Ladder) -> Arrangement:
-    layout = found.case.layout
+    layout, swapped = found.case.layout, swapped_parts(found.case.policy)
     per_role = [
         tuple(name for name in modules_on(rungs, int(stage.memory.rung)) if _has_rows(name, stage))
         for stage in found.stages
@@ -124,6 +125,7 @@ def _arrangement(found: Arranged, rungs: Ladder) -> Arrangement:
         layout=layout.notation,
         layout_rule=found.case.rule,
         recompute=tuple(per_role[role] for role in layout.role_of_stage),
+        swap=tuple(swapped for _ in range(layout.pp)) if swapped else (),
     )
 
 
@@ -155,47 +157,50 @@ def _stages(space: Space, plan: Plan, found: Arranged, rungs: Ladder, steps: Ste
                 busy_s=float(stage_work_s_of(found, cost, stage)),
                 finish_s=float(steps.finish_s[stage, 0]),
                 tail_s=float(cost.tail.seconds),
-                **_memory(space, plan, found, rungs, cost),
+                **_memory(space, plan, found, rungs, cost, stage),
             )
         )
     return tuple(out)
 
 
-def _memory(space: Space, plan: Plan, found: Arranged, rungs: Ladder, cost: StageCost) -> dict[str, Any]:
-    """The memory fields of a stage."""
+def _memory(space: Space, plan: Plan, found: Arranged, rungs: Ladder, cost: StageCost, stage: int) -> dict[str, Any]:
+    """The memory fields of a stage, by its own live microbatches."""
     lost = space.cluster.fragmentation_frac
-    passes = _passes(found, rungs, cost)
+    passes = _passes(found, rungs, cost, stage)
     moments = moments_of(space.job, plan, cost.role, found.limits, cost.params, cost.held, passes, lost)
     worst, last = fullest(moments), moments["update"]
-    peak = float(cost.memory.allocated_bytes)
+    peak = allocated_of(moments[worst])
     first = max(allocated_of(moments[name]) for name in FIRST_STEP)
     return {
         "peak_memory_bytes": peak,
         "reserved_bytes": peak / (1.0 - lost),
         "needed_bytes": peak / (1.0 - lost) + float(found.limits.communicators),
-        "allocated_first_step_bytes": allocated_of(last) - last["copies"],
+        "allocated_first_step_bytes": _after_first_step(space, plan, found, cost, last),
         "first_step_peak_bytes": first,
-        "host_bytes": float(cost.memory.host_bytes),
-        "fits": _fits(found, cost),
+        "host_bytes": float(passes.host),
+        "fits": bool(peak <= found.limits.capacity_bytes and passes.host <= found.limits.host_bytes),
         "fullest_moment": worst,
         "memory_terms": moments[worst],
         "memory_moments": moments,
     }
 
 
-def _fits(found: Arranged, cost: StageCost) -> bool:
-    limits, memory = found.limits, cost.memory
-    on_device = memory.allocated_bytes <= limits.capacity_bytes
-    return bool(on_device and memory.host_bytes <= limits.host_bytes)
+def _after_first_step(space: Space, plan: Plan, found: Arranged, cost: StageCost, update: Terms) -> float:
+    """State, copies of gradients, and the buffers of messages that came."""
+    copies = gradient_copies(space.target.profile, space.job, plan, cost.params)
+    received = found.limits.boundary if cost.role.stages[0] else 0.0
+    return float(allocated_of(update) - update["copies"] + copies + received)
 
 
-def _passes(found: Arranged, rungs: Ladder, cost: StageCost) -> Passes:
-    live = live_layers(found.case.shape(found.case.live_microbatches), cost.role, found.microbatches)
+def _passes(found: Arranged, rungs: Ladder, cost: StageCost, stage: int) -> Passes:
+    alone = role_at(cost.role, stage)
+    live = live_layers(found.case.shape(found.case.live_microbatches), alone, found.microbatches)
     rung = int(cost.memory.rung)
     return Passes(
         rows=activation_bytes(rungs.kept_bytes, live, rung),
         forward=max(rungs.forward_bytes[kind] for kind in cost.role.kinds),
         backward=transient_bytes(rungs.transient_bytes, cost.role, rung),
+        host=cost.held.host + swapped_bytes(rungs, live),
     )
 
 

@@ -41,7 +41,9 @@ def layer_table(space: Space, plans: PlanTable) -> LayerTable:
     lean = {kind: replace(cost, forward_terms={}, backward_terms={}) for kind, cost in costs.items()}
     counts = kind_counts(space.model, space.job.mtp)
     ladders = {
-        (policy, overlap): ladder(lean, counts, policy, overlap, space.target.profile)
+        (policy, overlap): ladder(
+            lean, counts, policy, overlap, space.target.profile, space.cluster.device.host_bytes_per_s
+        )
         for policy in plans.words["recompute"]
         for overlap in Overlap
     }
@@ -62,4 +64,5 @@ def _layers(model: Model, job: Job, machine: Machine, key: LayerKey) -> Mapping[
 
 @lru_cache(maxsize=4096)
 def _ladder(model: Model, job: Job, machine: Machine, key: LayerKey, policy: str, overlap: Overlap) -> Ladder:
-    return ladder(_layers(model, job, machine, key), kind_counts(model, job.mtp), policy, overlap, machine.profile)
+    counts, link = kind_counts(model, job.mtp), machine.cluster.device.host_bytes_per_s
+    return ladder(_layers(model, job, machine, key), counts, policy, overlap, machine.profile, link)

@@ -26,7 +26,7 @@ from autodeploy.spec.plan import (
     PlanLike,
     PlanTable,
 )  # fmt: skip
-from autodeploy.spec.target import ALL_MODULES
+from autodeploy.spec.target import ALL_MODULES, SWAP, SWAP_PARTS
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "<=": operator.le, ">=": operator.ge, "!=": operator.ne, "=": operator.eq, "<": operator.lt, ">": operator.gt,
@@ -41,6 +41,7 @@ CODE_WORDS = {
 }
 NUMBERS = (*DEGREES, "zero")
 MOST_DIGITS = 40
+POLICY_WORDS = {*ALL_MODULES, "none", "fit", *(SWAP + part for part in SWAP_PARTS)}
 _SHARE = re.compile(r"full:(\d*\.?\d+)")
 _FORM = re.compile(r"\s*([a-z_]+)\s*(<=|>=|!=|=|<|>)\s*(\S+)\s*")
 
@@ -79,8 +80,10 @@ def parse_condition(text: str) -> Condition:
 
 
 def _value(name: str, value: str, text: str) -> int | str:
-    if name == "recompute" and not (is_share(value) or set(value.split("+")) <= {*ALL_MODULES, "none", "fit"}):
-        raise spec_error(text, f"unknown value {value!r}", "none fit full full:SHARE, or modules joined by +")
+    if name == "recompute" and not (is_share(value) or set(value.split("+")) <= POLICY_WORDS):
+        raise spec_error(
+            text, f"unknown value {value!r}", "none fit full full:SHARE, or modules and swap:PART joined by +"
+        )
     if name == "layout":
         _check_layout(value, text)
     if name in TEXTS:

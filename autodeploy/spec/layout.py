@@ -85,6 +85,12 @@ class Layout:
         return tuple(role[stage] for stage in range(self.pp))
 
 
+@lru_cache(maxsize=8192)
+def role_at(role: Role, stage: int) -> Role:
+    """One stage of a role as a role of its own."""
+    return role if role.stages == (stage,) else Role(stages=(stage,), chunks=role.chunks)
+
+
 def expand(notation: str) -> list[str]:
     """`Et*3|(tt|)*2mL` -> `["Ettt", "tt", "tt", "mL"]`. Raises `SpecError` on any other character."""
     text, rest = _expand(notation.replace(" ", ""), 0, notation)

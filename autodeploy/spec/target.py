@@ -11,6 +11,9 @@ ALL_MODULES = (
     "layernorm", "mlp_act", "moe_act", "mla_up_proj", "shared_experts", "mlp", "moe", "core_attn", "full",
 )  # fmt: skip
 """Every recompute module, in the order of analysis.ops.Module."""
+SWAP = "swap:"
+SWAP_PARTS = ("attention", *ALL_MODULES[:-1])
+"""What can wait on the host: what goes into the attention core and comes out of it, and the rows of each module."""
 Fusible = Literal["norm", "activation", "rope", "permute", "accumulate"]
 """Vector chains that a stack runs as one kernel, or as PyTorch runs them: one kernel a line."""
 FUSIBLE: tuple[Fusible, ...] = ("norm", "activation", "rope", "permute", "accumulate")
@@ -63,7 +66,15 @@ class Profile:
     loss_chunk_tokens: Natural = 0
     """The loss runs over so many tokens at a time and keeps no logits between passes; 0: over all at once."""
     update_copy_bytes: NotNegative = 0.0
-    """Temporary of the optimizer's step, per element of the rank's largest trained tensor."""
+    """Temporary of the optimizer's step, per element of the largest trained tensor of the rank's shard."""
+    update_copy_most_bytes: NotNegative = 0.0
+    """The most that it takes; 0: no limit."""
+    gradient_copy_bytes: NotNegative = 0.0
+    """Per parameter of the rank's shard: fp32 copy of 16-bit gradients, from the update until the next step."""
+    statistics_bytes: NotNegative = 4.0
+    """Per token and head: what the fused attention core keeps of its soft-max."""
+    layer_mask_bytes: NotNegative = 0.0
+    """Per layer and squared token of the sequence: an attention mask that every layer holds."""
     flat_experts: bool = False
     """At the start the weights of all local experts are copied into one tensor, the old ones still there."""
     modules: tuple[str, ...] = ALL_MODULES

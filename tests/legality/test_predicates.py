@@ -94,6 +94,8 @@ CASES: list[tuple[str, Model | str, Given, Given]] = [
     ("T08", SPARSE, {"recompute": "mlp+moe"}, {"recompute": "full:1"}),
     ("T09", SPARSE, {"states": States.HOST}, {"states": States.REUSE}),
     ("T10", SPARSE, {"states": States.REUSE}, {"states": States.HOST}),
+    ("T11", SPARSE, {"recompute": "layernorm"}, {"recompute": "layernorm+swap:attention"}),
+    ("T12", SPARSE, {"recompute": "swap:attention"}, {"recompute": "swap:attention+swap:moe"}),
     ("P01", SPARSE, {"pp": 2, "vpp": 2}, {"vpp": 2}),
     ("P02", SPARSE, {"ep": 2, **PAIR}, PAIR),
     ("P03", SPARSE, {"ep": 16, **HIER}, {"ep": 8, **HIER}),

@@ -130,14 +130,17 @@ def duration_s(shape: Shape, times: Times, rank: int, op: Op) -> float:
 
 def live_vectors(shape: Shape, rank: int, read: Callable = rank_order) -> set[tuple[int, ...]]:
     """Live microbatches per chunk during every op, walked one by one; a chunk lives from the start of its forward
-    to the end of its backward."""
+    to the end of its backward. In a merged op the forward takes what the backward gives back."""
     live: Counter[int] = Counter()
     seen = set()
     for forward, backward in written(read(shape, rank)):
+        merged = forward is not None and backward is not None
+        if backward is not None and merged:
+            live[backward[1]] -= 1
         if forward is not None:
             live[forward[1]] += 1
         seen.add(tuple(live[chunk] for chunk in range(shape.vpp)))
-        if backward is not None:
+        if backward is not None and not merged:
             live[backward[1]] -= 1
     return seen
 
