@@ -176,8 +176,8 @@ def _cp_comm(row: Row, stack: Stack) -> CpComm:
 def recompute_of(row: Row, stack: Stack, model: Model) -> str:
     """The recompute policy of a row. Raises `SpecError` for words that say none."""
     text = row.recompute.strip().lower()
-    if not text:
-        return stack.recompute
+    if text in ("", "selective"):
+        return stack.selective if text else stack.recompute
     if text in policies():
         return policies()[text]
     if text in ("none", "none given") or text.startswith("num-layers="):  # no granularity: Megatron rebuilds nothing
@@ -208,7 +208,7 @@ def _share(share: float) -> str:
 
 
 def _modules(text: str, model: Model) -> str:
-    """Named modules; `selective` without a name is the attention core, as in Megatron."""
+    """Named modules; `selective` without one of ours is the attention core, as in Megatron."""
     counts = re.search(r"selective=\[([\d; ]+)\]", text)
     if counts:
         return _share(0.5 * sum(int(n) for n in counts[1].split(";")) / model.layers)
