@@ -195,8 +195,8 @@ def recompute_of(row: Row, stack: Stack, model: Model) -> str:
 
 def _rebuilt(row: Row, stack: Stack, model: Model) -> str:
     text = row.recompute.strip().lower()
-    if not text:
-        return stack.recompute
+    if text in ("", "selective"):
+        return stack.selective if text else stack.recompute
     if text in policies():
         return policies()[text]
     if text in ("none", "none given") or text.startswith("num-layers="):
@@ -241,7 +241,7 @@ def _share(share: float) -> str:
 
 
 def _modules(text: str, model: Model) -> str:
-    """Named modules; `selective` without a name is the attention core, as in Megatron."""
+    """Named modules; `selective` without one of ours is the attention core, as in Megatron."""
     counts = re.search(r"selective=\[([\d; ]+)\]", text)
     if counts:
         return _share(0.5 * sum(int(n) for n in counts[1].split(";")) / model.layers)

@@ -25,6 +25,8 @@ class Stack:
     vocab: int = 0
     """Vocabulary of rows that leave it out; 0: such a row is not read."""
     recompute: str = "none"
+    selective: str = "core_attn"
+    """What its rows mean by `selective` without a module."""
     zero: Literal[0, 1, 2, 3] = 1
     grad_precision: Literal["fp32", "bf16", "fp16", "megatron"] = "fp32"
     """`megatron`: fp16 in fp16 runs, fp32 in all others."""
