@@ -85,10 +85,17 @@ def _gqa(model: Model, t: Tokens, profile: Profile) -> list[Op]:
         whole = norm("qk norm", model, profile, turned / d, rows=(row,), module=Module.FULL, width=d)
         ops.append(replace(whole, params=2.0 * d))
     if not (model.learned_positions or model.alibi):
-        ops.append(rope(profile, turned))
+        ops.append(rope(profile, turned, rows=_packed(profile, turned)))
     ops += core_ops(model, profile, t, heads, groups, (d, d))
     out = matmul("output projection", t.whole, h, heads * d, transfers=(scatter(BF16 * h * t.whole),))
     return [*ops, out, *bias("output bias", t, out_bias)]
+
+
+def _packed(profile: Profile, turned: Num) -> tuple[Row, ...]:
+    """Queries and keys before their rotation, where the values hold them."""
+    if not profile.packed_qkv_saved:
+        return ()
+    return (Row(name="packed q and k", bytes=BF16 * turned, module=Module.FULL),)
 
 
 def bias(name: str, t: Tokens, params: Num) -> tuple[Op, ...]:

@@ -36,7 +36,8 @@ def core_ops(
     model: Model, profile: Profile, t: Tokens, heads: Num, groups: Num, dims: tuple[int, int]
 ) -> tuple[Op, ...]:
     """From q, k and v to the attention output, of (query and key, value) head sizes `dims`."""
-    output = Row(name="attention output", bytes=BF16 * t.whole * heads * dims[1], module=Module.FULL)
+    size = BF16 * t.whole * heads * dims[1]
+    output = Row(name="attention output", bytes=size + _output_copy(profile, t, size), module=Module.FULL)
     transfers = _context_transfers(t, heads, groups, dims)
     flop = 2.0 * t.whole * mean_keys(model, t.document) * heads
     if profile.attention == "unfused":
@@ -51,6 +52,11 @@ def core_ops(
             flop=flop * (dims[0] + dims[1]), transfers=transfers,
         ),
     )  # fmt: skip
+
+
+def _output_copy(profile: Profile, t: Tokens, size: Num) -> Num:
+    """The copy for the projection of an output of several sequences."""
+    return where(t.whole > 1.0 * t.seq / t.cp, size, 0.0) if profile.output_copied else 0.0
 
 
 def _unfused(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from autodeploy.analysis.attention import gather, scatter
 from autodeploy.analysis.ops import Group, Module, Op, Row, Shard, Tokens, Transfer, matmul, vector
 from autodeploy.analysis.vectors import BF16, norm
-from autodeploy.numeric import Num, ceil, minimum
+from autodeploy.numeric import Num, ceil, minimum, where
 from autodeploy.spec.model import Model
 from autodeploy.spec.target import Profile
 
@@ -75,6 +75,8 @@ def logit_ops(model: Model, t: Tokens, profile: Profile, shared: bool = False) -
     whole = () if profile.split_logits else (Transfer(group=Group.TP, bytes=BF16 * logits_held, forward=1.0),)
     loss = vector("loss", forward * logits_held, backward * logits_held, module=Module.KEPT, kernels=4, transfers=whole)
     each = profile.logit_transient_bytes + profile.logit_saved_bytes - kept
+    if profile.logit_gather_bytes:
+        each = each + where(t.tp > 1, profile.logit_gather_bytes, 0.0)
     at_once = minimum(1.0 * chunk, t.whole) if chunk else t.whole
     return [product, replace(loss, transient_bytes=each * at_once * held)]
 

@@ -66,8 +66,8 @@ def activation(
     return vector(name, forward * size, backward * size, module=module, rows=rows, kernels=3 if eager else 1)
 
 
-def rope(profile: Profile, elements: Num, module: Module = Module.FULL) -> Op:
+def rope(profile: Profile, elements: Num, module: Module = Module.FULL, rows: tuple[Row, ...] = ()) -> Op:
     """Rotation of so many query and key elements: one read and one write each way."""
     eager = "rope" not in profile.fused
     each = EAGER_ROPE_BYTES if eager else 2.0 * BF16
-    return vector("rope", each * elements, each * elements, module=module, kernels=5 if eager else 1)
+    return vector("rope", each * elements, each * elements, module=module, rows=rows, kernels=5 if eager else 1)

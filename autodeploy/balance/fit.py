@@ -79,7 +79,7 @@ def budget(
     left = 1.0 - machine.cluster.fragmentation_frac
     communicators = communicator_bytes(machine, model, plan)
     return Budget(
-        bytes_per_param=bytes_per_param(job, plan),
+        bytes_per_param=bytes_per_param(job, machine.profile, plan),
         boundary=boundary,
         gathered=gathered_bytes(job, plan, costs),
         communicators=communicators,

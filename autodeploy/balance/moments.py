@@ -11,6 +11,7 @@ from autodeploy.numeric import Num
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
 from autodeploy.spec.plan import Plan
+from autodeploy.spec.target import Profile
 
 MEMORY_TERMS = (
     "weights", "gradients", "optimizer", "activations", "transient", "copies", "communicators", "fragmentation",
@@ -37,10 +38,18 @@ class Passes:
 
 
 def moments_of(
-    job: Job, plan: Plan, role: Role, limits: Budget, params: Params, held: Beside, passes: Passes, lost_frac: float
+    job: Job,
+    profile: Profile,
+    plan: Plan,
+    role: Role,
+    limits: Budget,
+    params: Params,
+    held: Beside,
+    passes: Passes,
+    lost_frac: float,
 ) -> dict[str, Terms]:
     """Bytes per moment and term; `lost_frac` is the share lost to the allocator."""
-    state = {name: float(value) for name, value in resident_terms(job, plan, params).items()}
+    state = {name: float(value) for name, value in resident_terms(job, profile, plan, params).items()}
     young = state | {"optimizer": state["optimizer"] - float(moments_bytes(plan, params))}
     buffers = working_buffers(limits, role)
     rows, update, masks = float(passes.rows + held.masks), float(held.update), float(held.masks)

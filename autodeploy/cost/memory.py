@@ -30,7 +30,7 @@ Moments = Sequence[Sequence[tuple[Kind, Num]]]
 """Moments that can be the peak: per moment, how many layers of each kind are live."""
 
 
-def state_bytes(job: Job, plan: PlanLike, params: Num, shards: Num) -> dict[str, Num]:
+def state_bytes(job: Job, profile: Profile, plan: PlanLike, params: Num, shards: Num) -> dict[str, Num]:
     """Weights, gradients and optimizer state of `params` parameters, sharded by the ZeRO stage, while passes run.
 
     Formula: 2 x (/D from zero 3), grad_bytes x (/D from zero 2), 12 x (/D from zero 1); 10 x where master weights
@@ -39,10 +39,15 @@ def state_bytes(job: Job, plan: PlanLike, params: Num, shards: Num) -> dict[str,
     swap-optimizer.
     """
     return {
-        "weights": WEIGHT_BYTES * params / where(plan.zero >= 3, shards, 1.0),
+        "weights": _weight_bytes(profile, plan) * params / where(plan.zero >= 3, shards, 1.0),
         "gradients": job.grad_bytes * params / where(plan.zero >= 2, shards, 1.0),
         "optimizer": _kept_state(plan) * params / where(plan.zero >= 1, shards, 1.0),
     }
+
+
+def _weight_bytes(profile: Profile, plan: PlanLike) -> Num:
+    """Bytes of the weight that a trained parameter has beside its master weight."""
+    return where(plan.zero >= 3, 0.0, WEIGHT_BYTES) if profile.sharded_master else WEIGHT_BYTES
 
 
 def _kept_state(plan: PlanLike) -> Num:
@@ -91,12 +96,12 @@ def state_shards(plan: PlanLike) -> tuple[Num, Num]:
     return plan.dp * plan.cp / plan.replicas, maximum(plan.edp / plan.replicas, 1.0)
 
 
-def resident_terms(job: Job, plan: PlanLike, params: Params) -> dict[str, Num]:
+def resident_terms(job: Job, profile: Profile, plan: PlanLike, params: Params) -> dict[str, Num]:
     """Weights, gradients, optimizer: dense state sharded over dp x cp, expert state over edp, each over one replica;
     of frozen parameters the weights."""
     dense_shards, expert_shards = state_shards(plan)
-    first = state_bytes(job, plan, params.dense, dense_shards)
-    second = state_bytes(job, plan, params.experts, expert_shards)
+    first = state_bytes(job, profile, plan, params.dense, dense_shards)
+    second = state_bytes(job, profile, plan, params.experts, expert_shards)
     terms = {name: first[name] + second[name] for name in first}
     held = frozen_bytes(plan)
     return terms | {"weights": terms["weights"] + held[0] * params.frozen + held[1] * params.frozen_experts}
@@ -108,10 +113,10 @@ def frozen_bytes(plan: PlanLike) -> tuple[Num, Num]:
     return WEIGHT_BYTES / where(plan.zero >= 3, dense, 1.0), WEIGHT_BYTES / where(plan.zero >= 3, expert, 1.0)
 
 
-def bytes_per_param(job: Job, plan: PlanLike) -> Params:
+def bytes_per_param(job: Job, profile: Profile, plan: PlanLike) -> Params:
     """Resident bytes of one parameter of each sort."""
     shards = state_shards(plan)
-    dense, expert = (total(list(state_bytes(job, plan, 1.0, each).values())) for each in shards)
+    dense, expert = (total(list(state_bytes(job, profile, plan, 1.0, each).values())) for each in shards)
     return Params(dense, expert, *frozen_bytes(plan))
 
 

@@ -167,7 +167,9 @@ def _memory(space: Space, plan: Plan, found: Arranged, rungs: Ladder, cost: Stag
     """The memory fields of a stage, by its own live microbatches."""
     lost = space.cluster.fragmentation_frac
     passes = _passes(found, rungs, cost, stage)
-    moments = moments_of(space.job, plan, cost.role, found.limits, cost.params, cost.held, passes, lost)
+    moments = moments_of(
+        space.job, space.target.profile, plan, cost.role, found.limits, cost.params, cost.held, passes, lost
+    )
     worst, last = fullest(moments), moments["update"]
     peak = allocated_of(moments[worst])
     first = max(allocated_of(moments[name]) for name in FIRST_STEP)

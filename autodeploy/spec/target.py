@@ -63,6 +63,14 @@ class Profile:
     """Kernels are launched as recorded graphs: the host is no floor."""
     gathered_inputs_saved: bool = False
     """Under sequence parallelism the inputs of column-parallel products are kept gathered, not gathered again."""
+    packed_qkv_saved: bool = False
+    """Values are a view of the packed projection: queries and keys before their rotation are kept with them."""
+    output_copied: bool = False
+    """With several sequences in a microbatch the attention output is copied, and the copy kept as well."""
+    logit_gather_bytes: NotNegative = 0.0
+    """Per logit, beside `logit_transient_bytes`, where logits of several ranks are gathered."""
+    sharded_master: bool = False
+    """Sharded weights (zero 3) are the fp32 master weights: there is no 16-bit shard beside them."""
     loss_chunk_tokens: Natural = 0
     """The loss runs over so many tokens at a time and keeps no logits between passes; 0: over all at once."""
     update_copy_bytes: NotNegative = 0.0

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autodeploy.analysis.readings import PLAIN
 from autodeploy.balance.layouts import resolve
 from autodeploy.cost.memory import (
     Params,
@@ -62,7 +63,7 @@ def test_states_of_four_layers_are_the_published_ones(zero: int, gib: float) -> 
     dense, experts = four_layers()
     feed_forward = 4 * (3 * 7168 * 2048 + 256 * 7168)  # shared expert and router, which the paper shards as experts
     classes = ((dense + replicated_by_the_paper() - feed_forward, 32), (experts + feed_forward, 8))
-    terms = [state_bytes(job_of(), plan_of(zero=zero), count, shards) for count, shards in classes]
+    terms = [state_bytes(job_of(), PLAIN, plan_of(zero=zero), count, shards) for count, shards in classes]
     # bf16 moments: 8 of our 12 bytes
     total = sum(term["weights"] + term["gradients"] + term["optimizer"] * 8 / 12 for term in terms)
     assert total / GIB == pytest.approx(gib, rel=0.001)
@@ -74,7 +75,7 @@ def test_sixteen_layers_at_ep64_are_the_published_ones() -> None:
     plan = plan_of(pp=4, vpp=4, dp=64, ep=64)
     cost = costs_of(model_of("deepseek-v3"), plan)[Kind.SPARSE]
     small = 256 * 7168 + 2 * 7168 + 1536 + 512
-    terms = resident_terms(job_of(), plan, Params(16 * (cost.dense_params - small), 16 * cost.expert_params))
+    terms = resident_terms(job_of(), PLAIN, plan, Params(16 * (cost.dense_params - small), 16 * cost.expert_params))
     assert (terms["weights"] + terms["gradients"]) / GIB == pytest.approx(36.4, rel=0.003)
     assert terms["optimizer"] / GIB == pytest.approx(32.1, rel=0.003)
 
@@ -84,7 +85,7 @@ def test_sixteen_layers_at_ep64_are_the_published_ones() -> None:
 def test_bytes_per_parameter_are_the_table_of_zero(
     precision: str, zero: int, whole: float, cut: float, shards: int
 ) -> None:
-    terms = state_bytes(job_of(grad_precision=precision), plan_of(zero=zero), 1.0, float(shards))
+    terms = state_bytes(job_of(grad_precision=precision), PLAIN, plan_of(zero=zero), 1.0, float(shards))
     assert sum(terms.values()) == pytest.approx(whole + cut / shards, rel=1e-12)
 
 
@@ -94,13 +95,13 @@ def test_bytes_per_parameter_are_the_table_of_zero(
 )  # fmt: skip
 def test_a_higher_zero_stage_never_takes_more(zero: int, params: float, shards: int, precision: str) -> None:
     job = job_of(grad_precision=precision)
-    lower, higher = (state_bytes(job, plan_of(zero=stage), params, shards) for stage in (zero, zero + 1))
+    lower, higher = (state_bytes(job, PLAIN, plan_of(zero=stage), params, shards) for stage in (zero, zero + 1))
     assert all(higher[name] <= lower[name] for name in lower)
 
 
 @given(shards=st.integers(1, 4096), zero=st.integers(0, 3))
 def test_more_shards_never_take_more(shards: int, zero: int) -> None:
-    few, many = (state_bytes(job_of(), plan_of(zero=zero), 1e9, count) for count in (shards, shards + 1))
+    few, many = (state_bytes(job_of(), PLAIN, plan_of(zero=zero), 1e9, count) for count in (shards, shards + 1))
     assert all(many[name] <= few[name] for name in few)
 
 
@@ -108,7 +109,7 @@ def test_more_shards_never_take_more(shards: int, zero: int) -> None:
 def test_dense_state_is_cut_over_dp_cp_and_expert_state_over_edp(degrees: dict[str, int]) -> None:
     plan = plan_of(**degrees)
     edp = plan.tp * plan.cp * plan.dp / (plan.etp * plan.ep)
-    dense, expert, *frozen = bytes_per_param(job_of(), plan)
+    dense, expert, *frozen = bytes_per_param(job_of(), PLAIN, plan)
     assert dense == pytest.approx(6.0 + 12.0 / (plan.dp * plan.cp), rel=1e-12)
     assert expert == pytest.approx(6.0 + 12.0 / edp, rel=1e-12)
     assert frozen == [2.0, 2.0]
