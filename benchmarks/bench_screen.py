@@ -9,7 +9,7 @@ import numpy as np
 from measure import PANGU_718B, answer, arguments, median_s, narrowed, say
 
 from autodeploy.catalog.lookup import load_space
-from autodeploy.search.arrange import Arranged
+from autodeploy.search.arranged import Arranged
 from autodeploy.search.enumerate import enumerate_plans
 from autodeploy.search.evaluate import arranged
 from autodeploy.search.screen import Screened, screen

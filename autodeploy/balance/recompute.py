@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from autodeploy.analysis.ops import MODULE_WORDS, REBUILDABLE, Module
+from autodeploy.balance.solving import is_solved, swap_share
 from autodeploy.balance.swap import swapped_layers, swapped_parts
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.load import Load, sum_loads
@@ -78,12 +79,16 @@ def parse_policy(text: str) -> tuple[Module, ...] | None:
     """Modules of an explicit policy (`layernorm+moe_act`), None for `none`, `fit`, `full`; raises `SpecError`."""
     if text in POLICIES or full_share(text) is not None:
         return None
+    if is_solved(text):
+        swap_share(text)
+        return None
     swapped_parts(text)
     words = [word for word in text.split("+") if not word.startswith(SWAP)]
     known = MODULE_WORDS[: len(REBUILDABLE) - 1]
     unknown = [word for word in words if word not in known]
     if unknown:
-        allowed = " ".join(POLICIES) + " full:SHARE, or modules joined by +: " + " ".join((*known, f"{SWAP}PART"))
+        parts = " ".join((*known, f"{SWAP}PART"))
+        allowed = f"{' '.join(POLICIES)} solve solve+swap full:SHARE, or modules joined by +: {parts}"
         raise spec_error("recompute", f"unknown {unknown[0]!r}", allowed)
     return tuple(Module[word.upper()] for word in words)
 
@@ -111,6 +116,12 @@ def present_modules(costs: Mapping[Kind, LayerCost]) -> tuple[Module, ...]:
     )
 
 
+def known_modules(costs: Mapping[Kind, LayerCost], overlap: Overlap, profile: Profile) -> tuple[Module, ...]:
+    """Of these, the ones that a stack can rebuild."""
+    known = profile.pair_modules if overlap == Overlap.PAIR else profile.modules
+    return tuple(module for module in present_modules(costs) if MODULE_WORDS[module] in known)
+
+
 def ladder(
     costs: Mapping[Kind, LayerCost],
     counts: Mapping[Kind, int],
@@ -127,13 +138,12 @@ def ladder(
     """
     swapped = swapped_layers(costs, swapped_parts(policy), host_bytes_per_s)
     costs = {kind: each.cost for kind, each in swapped.items()}
-    known = profile.pair_modules if overlap == Overlap.PAIR else profile.modules
-    modules = tuple(module for module in present_modules(costs) if MODULE_WORDS[module] in known)
+    modules = known_modules(costs, overlap, profile)
     chosen = parse_policy(policy)
     order = _order(costs, counts, modules, chosen or ())
     first, last = _ends(policy, len(modules), len([m for m in modules if m in (chosen or ())]))
     buffers = 2.0 if overlap == Overlap.PAIR else 0.0
-    climbs = {kind: _climb(_folded(cost, modules), modules, order, buffers) for kind, cost in costs.items()}
+    climbs = {kind: _climb(folded(cost, modules), modules, order, buffers) for kind, cost in costs.items()}
     share = full_share(policy)
     if share is not None:
         first = last = len(modules)
@@ -154,6 +164,8 @@ def ladder(
 
 
 def _ends(policy: str, modules: int, chosen: int) -> tuple[int, int]:
+    if is_solved(policy):  # by the ladder first
+        return 0, modules
     return {"none": (0, 0), "fit": (0, modules), "full": (modules, modules)}.get(policy, (chosen, chosen))
 
 
@@ -179,7 +191,7 @@ Climb = tuple[tuple[Num, ...], tuple[Num, ...], list[Load]]
 """Kept bytes, transient bytes and extra load, one entry a rung."""
 
 
-def _folded(cost: LayerCost, modules: Sequence[Module]) -> LayerCost:
+def folded(cost: LayerCost, modules: Sequence[Module]) -> LayerCost:
     """The cost with what a stack cannot rebuild by itself put to the whole layer, which it can."""
     apart = [module for module in REBUILDABLE if module not in modules]
     if Module.FULL not in modules or not apart:

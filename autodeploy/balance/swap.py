@@ -34,6 +34,8 @@ class Swapped:
 
 def swapped_parts(policy: str) -> tuple[str, ...]:
     """Parts that a policy swaps: `swap:attention` among modules joined by `+`. Raises `SpecError` for none that is."""
+    if policy.startswith("solve"):  # which says how much, not what
+        return ()
     parts = tuple(word.removeprefix(SWAP) for word in policy.split("+") if word.startswith(SWAP))
     unknown = [part for part in parts if part not in SWAP_PARTS]
     if unknown:

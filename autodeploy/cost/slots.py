@@ -19,8 +19,12 @@ from autodeploy.spec.plan import PlanLike
 BF16 = 2.0
 
 
-def _chunk_loads(role: Role, loads: Mapping[Kind, Load]) -> tuple[Load, ...]:
-    """A pass through each distinct chunk of a stage."""
+def chunk_loads(
+    role: Role, loads: Mapping[Kind, Load], sharding: Mapping[Kind, ShardTraffic], side: int
+) -> tuple[Load, ...]:
+    """A forward (side 0) or backward (1) pass through each distinct chunk of a stage, with what sharding adds."""
+    if sharding:
+        loads = {kind: load.plus(Load(busy=sharding[kind][side])) for kind, load in loads.items()}
     return tuple(
         sum_loads([loads[kind] if count == 1 else loads[kind].times(count) for kind, count in chunk])
         for chunk in role.distinct
@@ -31,20 +35,14 @@ def forward_loads(
     role: Role, costs: Mapping[Kind, LayerCost], sharding: Mapping[Kind, ShardTraffic]
 ) -> tuple[Load, ...]:
     """Per distinct chunk content of a stage."""
-    loads = {kind: costs[kind].forward for kind in role.kinds}
-    if sharding:
-        loads = {kind: load.plus(Load(busy=sharding[kind].forward)) for kind, load in loads.items()}
-    return _chunk_loads(role, loads)
+    return chunk_loads(role, {kind: costs[kind].forward for kind in role.kinds}, sharding, 0)
 
 
 def backward_loads(
     role: Role, costs: Mapping[Kind, LayerCost], extra: Mapping[Kind, Load], sharding: Mapping[Kind, ShardTraffic]
 ) -> tuple[Load, ...]:
     """Per distinct chunk content of a stage, with what its recompute repeats."""
-    loads = {kind: costs[kind].backward.plus(extra[kind]) for kind in role.kinds}
-    if sharding:
-        loads = {kind: load.plus(Load(busy=sharding[kind].backward)) for kind, load in loads.items()}
-    return _chunk_loads(role, loads)
+    return chunk_loads(role, {kind: costs[kind].backward.plus(extra[kind]) for kind in role.kinds}, sharding, 1)
 
 
 def boundary_bytes(model: Model, job: Job, plan: PlanLike) -> Num:

@@ -28,7 +28,7 @@ def by_policy(p: PlanLike, passes: Callable[[str], bool]) -> Num:
 def modules(policy: str) -> frozenset[str]:
     """Modules that a policy names; `none` and `fit` name none, `full` itself, `swap:PART` none."""
     words = {word.split(":")[0] for word in policy.split("+")}
-    return frozenset(words) - {"none", "fit", "swap"}
+    return frozenset(words) - {"none", "fit", "swap", "solve"}
 
 
 def v108(q: Question, p: PlanLike) -> Num:
@@ -44,7 +44,7 @@ def v120(q: Question, p: PlanLike) -> Num:
 
 def t08(q: Question, p: PlanLike) -> Num:
     del q
-    return by_policy(p, lambda policy: "full:" not in policy)
+    return by_policy(p, lambda policy: "full:" not in policy and not policy.startswith("solve"))
 
 
 def t11(q: Question, p: PlanLike) -> Num:

@@ -7,116 +7,27 @@ the good ones and the explanation of one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from autodeploy.balance.fit import Beside, Budget, StageMemory, beside, budget, fit_stage, live_layers
+from autodeploy.balance.fit import Beside, StageMemory, beside, budget, fit_stage, live_layers
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.load import Load
 from autodeploy.cost.memory import Params, boundary_buffers, stage_params, vocabulary_copies
-from autodeploy.cost.pairing import paired_s, pass_s
-from autodeploy.cost.sharding import ShardTraffic, shard_traffic
+from autodeploy.cost.sharding import shard_traffic
 from autodeploy.cost.slots import backward_loads, boundary_bytes, forward_loads, stage_send_s
-from autodeploy.cost.tail import DataParallel, StageTail, data_parallel, stage_tail
+from autodeploy.cost.tail import data_parallel, stage_tail
 from autodeploy.numeric import Num, is_column, largest, total
 from autodeploy.schedule.bounds import stage_work_s, step_bound_s
-from autodeploy.schedule.orders import OpCounts, Shape, enough_microbatches, op_counts
+from autodeploy.schedule.orders import OpCounts, enough_microbatches, op_counts
+from autodeploy.search.arranged import Arranged, Case, Common, Distinct, Pipe, StageCost
 from autodeploy.spec.layout import Layout, Role
 from autodeploy.spec.model import Kind, Model
-from autodeploy.spec.plan import Overlap, Plan, PlanLike, Schedule
+from autodeploy.spec.plan import Overlap, Plan, PlanLike
 from autodeploy.spec.space import Space
-
-Distinct = tuple[np.ndarray, np.ndarray]
-"""Of a column of microbatches: the distinct values, and which of them each plan has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What plans must share to be costed together: pipeline shape, layout, recompute policy."""
-
-    schedule: Schedule
-    overlap: Overlap
-    policy: str
-    rule: str
-    """The layout rule that gave the layout."""
-    layout: Layout
-    live_microbatches: int
-    """Microbatches, capped where more change no live count."""
-    taken_frac: float
-    """Cores that an all-to-all beside compute takes."""
-
-    def shape(self, microbatches: int) -> Shape:
-        """The schedule shape for so many microbatches."""
-        return Shape(self.schedule, self.layout.pp, self.layout.vpp, microbatches, self.overlap)
-
-    def pass_s(self, load: Load) -> Num:
-        """Seconds of a pass that is not merged."""
-        return pass_s(load, self.overlap, self.taken_frac)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageCost:
-    """One role of stages under a plan."""
-
-    role: Role
-    params: Params
-    held: Beside
-    memory: StageMemory
-    forward: tuple[Load, ...]
-    """Per distinct chunk content of the role."""
-    backward: tuple[Load, ...]
-    extra: Mapping[Kind, Load]
-    """What recompute adds to the backward pass of each kind of layer."""
-    tail: StageTail
-    sharding_s: Num = 0.0
-    """Gathers and scatters in the open, in a forward and backward pass of one microbatch."""
-
-    def merged_s(self, sends_s: Num, taken_frac: float) -> list[list[Num]]:
-        """[i][j] forward of content i merged with backward of content j, beside the messages of the op before."""
-        return [[paired_s(f, b, sends_s, taken_frac) for b in self.backward] for f in self.forward]
-
-
-class Pipe(NamedTuple):
-    """What the ops of a pipeline depend on beside their loads."""
-
-    case: Case
-    microbatches: Num
-    send_s: Num
-    """Of one message between neighbouring stages."""
-
-    @property
-    def sends_s(self) -> Num:
-        """Messages that leave while a merged op runs: an activation and a gradient of the op before it."""
-        return 2.0 * self.send_s if self.case.layout.pp > 1 else 0.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arranged:
-    """A plan, or a column of plans, on one layout."""
-
-    case: Case
-    microbatches: Num
-    send_s: Num
-    stages: tuple[StageCost, ...]
-    """Per role of the layout."""
-    limits: Budget
-    bound_s: Num
-    screen_s: Num
-    peak_bytes: Num
-    """Allocated on the worst stage."""
-    needed_bytes: Num
-    """Of the device: with what the allocator loses, and with communicators."""
-    host_bytes: Num
-    fits: Num
-
-    @property
-    def pipe(self) -> Pipe:
-        """Its pipeline."""
-        return Pipe(self.case, self.microbatches, self.send_s)
 
 
 def microbatches_of(space: Space, plan: PlanLike) -> Num:
@@ -131,7 +42,11 @@ def arrange(space: Space, case: Case, plan: PlanLike, costs: Mapping[Kind, Layer
 
 def lay_out(common: Common, case: Case) -> Arranged:
     """The same from what does not depend on the layout."""
-    stages = tuple(_stage(common, case, role) for role in case.layout.roles)
+    return put_together(common, case, tuple(_stage(common, case, role) for role in case.layout.roles))
+
+
+def put_together(common: Common, case: Case, stages: tuple[StageCost, ...]) -> Arranged:
+    """A plan from its stages, one per role of the layout."""
     bound = _bound(common, case, stages)
     allocated = largest([stage.memory.allocated_bytes for stage in stages])
     held = largest([stage.memory.host_bytes for stage in stages])
@@ -148,23 +63,6 @@ def lay_out(common: Common, case: Case) -> Arranged:
         host_bytes=held,
         fits=(allocated <= common.limits.capacity_bytes) & (held <= common.limits.host_bytes),
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Common:
-    """What all stages of a plan share, on any layout."""
-
-    space: Space
-    plan: PlanLike
-    costs: Mapping[Kind, LayerCost]
-    ladder: Ladder
-    microbatches: Num
-    distinct: Distinct | None
-    send_s: Num
-    limits: Budget
-    dp: DataParallel
-    sharding: Mapping[Kind, ShardTraffic]
-    """Empty where at most the optimizer is sharded."""
 
 
 def common_of(space: Space, pp: int, plan: PlanLike, costs: Mapping[Kind, LayerCost], ladder: Ladder) -> Common:
@@ -188,14 +86,31 @@ def common_of(space: Space, pp: int, plan: PlanLike, costs: Mapping[Kind, LayerC
 
 def _stage(common: Common, case: Case, role: Role) -> StageCost:
     space, costs = common.space, common.costs
-    vocabulary = costs[Kind.EMBEDDING].split_params
     params = stage_params(space.model, case.layout.pp, role, costs)
     moments = live_layers(case.shape(case.live_microbatches), role, common.microbatches)
     held = beside(space.machine, space.job, common.plan, role, params, costs)
     memory = fit_stage(common.limits, role, common.ladder, moments, params, held)
     extra = {kind: common.ladder.extra_load(kind, memory.rung) for kind in role.kinds}
-    forward = forward_loads(role, costs, common.sharding)
     backward = backward_loads(role, costs, extra, common.sharding)
+    return cost_stage(common, case, role, StageNeeds(params, held, memory), (extra, backward))
+
+
+class StageNeeds(NamedTuple):
+    """What a stage holds."""
+
+    params: Params
+    held: Beside
+    memory: StageMemory
+
+
+def cost_stage(
+    common: Common, case: Case, role: Role, needs: StageNeeds, rebuilt: tuple[Mapping[Kind, Load], tuple[Load, ...]]
+) -> StageCost:
+    """A stage from what it holds and what it rebuilds: (load of each kind of layer, backward load of each chunk)."""
+    space, costs, (params, held, memory) = common.space, common.costs, needs
+    extra, backward = rebuilt
+    vocabulary = costs[Kind.EMBEDDING].split_params
+    forward = forward_loads(role, costs, common.sharding)
     windows = (_all_chunks(case, role, forward), _all_chunks(case, role, backward))
     shared = shared_matrices(space.model, case.layout, role)
     tail = stage_tail(

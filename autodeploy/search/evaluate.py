@@ -10,14 +10,17 @@ from autodeploy.analysis.readings import flop_per_token
 from autodeploy.balance.fit import live_layers, swapped_bytes
 from autodeploy.balance.moments import FIRST_STEP, Passes, Terms, allocated_of, fullest, moments_of
 from autodeploy.balance.recompute import PARTIAL, Ladder
+from autodeploy.balance.solving import held_at, is_solved, words_of
 from autodeploy.balance.swap import swapped_parts
 from autodeploy.cost.layers import ENGINE_WORDS, LayerCost
 from autodeploy.cost.memory import activation_bytes, gradient_copies, transient_bytes
 from autodeploy.errors import spec_error
-from autodeploy.search.arrange import Arranged, StageCost, common_of, lay_out, stage_work_s_of
+from autodeploy.search.arrange import common_of, lay_out, stage_work_s_of
+from autodeploy.search.arranged import Arranged, StageCost
 from autodeploy.search.layers import layers_of
 from autodeploy.search.result import TIME_TERMS, PlanResult, StageResult
 from autodeploy.search.screen import cases_of
+from autodeploy.search.selecting import improved, live_of
 from autodeploy.search.split import alternating_by, exchange_s, recompute_s, step_split
 from autodeploy.search.steps import Apart, Steps, simulate_steps
 from autodeploy.spec.arrangement import Arrangement
@@ -44,7 +47,8 @@ def arranged(space: Space, plan: Plan) -> Arranged:
         raise spec_error("plan", f"no layout for pp {plan.pp} x vpp {plan.vpp} by rule {plan.layout!r} (rule L01)")
     costs, rungs = layers_of(space, plan)
     common = common_of(space, plan.pp, plan, costs, rungs)
-    return best_arrangement([lay_out(common, case) for case in cases])
+    ruled = best_arrangement([lay_out(common, case) for case in cases])
+    return improved(common, ruled) if is_solved(plan.recompute) else ruled
 
 
 def best_arrangement(options: list[Arranged]) -> Arranged:
@@ -117,6 +121,15 @@ def modules_on(rungs: Ladder, rung: int) -> tuple[str, ...]:
 
 def _arrangement(found: Arranged, rungs: Ladder) -> Arrangement:
     layout, swapped = found.case.layout, swapped_parts(found.case.policy)
+    chosen = [words_of(stage.chosen) for stage in found.stages if stage.chosen]
+    if chosen:
+        moved = tuple(words for _, words in chosen)
+        return Arrangement(
+            layout=layout.notation,
+            layout_rule=found.case.rule,
+            recompute=tuple(words for words, _ in chosen),
+            swap=moved if any(moved) else (),
+        )
     per_role = [
         tuple(name for name in modules_on(rungs, int(stage.memory.rung)) if _has_rows(name, stage))
         for stage in found.stages
@@ -195,6 +208,8 @@ def _after_first_step(space: Space, plan: Plan, found: Arranged, cost: StageCost
 
 
 def _passes(found: Arranged, rungs: Ladder, cost: StageCost, stage: int) -> Passes:
+    if cost.chosen:
+        return _solved_passes(found, rungs, cost)
     alone = role_at(cost.role, stage)
     live = live_layers(found.case.shape(found.case.live_microbatches), alone, found.microbatches)
     rung = int(cost.memory.rung)
@@ -203,6 +218,18 @@ def _passes(found: Arranged, rungs: Ladder, cost: StageCost, stage: int) -> Pass
         forward=max(rungs.forward_bytes[kind] for kind in cost.role.kinds),
         backward=transient_bytes(rungs.transient_bytes, cost.role, rung),
         host=cost.held.host + swapped_bytes(rungs, live),
+    )
+
+
+def _solved_passes(found: Arranged, rungs: Ladder, cost: StageCost) -> Passes:
+    """The same of a stage with a solved selection."""
+    chosen, live = cost.chosen, live_of(found.microbatches, found.case, cost.role)
+    assert chosen is not None
+    return Passes(
+        rows=max(held_at(chosen.kept_bytes, moment) for moment in live),
+        forward=max(rungs.forward_bytes[kind] for kind in cost.role.kinds),
+        backward=chosen.transient_bytes,
+        host=cost.held.host + max(held_at(chosen.moved_bytes, moment) for moment in live),
     )
 
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.layers import LayerCost
-from autodeploy.search.arrange import Arranged, Case, arrange, case_of, common_of, lay_out, microbatches_of
+from autodeploy.search.arrange import arrange, case_of, common_of, lay_out, microbatches_of
+from autodeploy.search.arranged import Arranged, Case
 from autodeploy.search.layers import LayerTable, layer_table, layers_of
 from autodeploy.search.layouts import layouts_of
 from autodeploy.spec.model import Kind

@@ -16,7 +16,8 @@ from autodeploy.balance.layouts import ENDS, cut_notation, light_counts, own_slo
 from autodeploy.balance.partition import partition
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.pairing import paired_s
-from autodeploy.search.arrange import Arranged, case_of, common_of, lay_out, stage_work_s_of
+from autodeploy.search.arrange import case_of, common_of, lay_out, stage_work_s_of
+from autodeploy.search.arranged import Arranged
 from autodeploy.search.layers import layers_of
 from autodeploy.search.layouts import layouts_of
 from autodeploy.search.steps import simulate_layouts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autodeploy.cost.layers import ENGINE_WORDS, LayerCost
-from autodeploy.search.arrange import Arranged, StageCost
+from autodeploy.search.arranged import Arranged, StageCost
 from autodeploy.search.exchanges import unit_of
 from autodeploy.search.result import StageResult
 from autodeploy.search.steps import Apart

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autodeploy.schedule.steady import Durations, finish_s
-from autodeploy.search.arrange import Arranged
+from autodeploy.search.arranged import Arranged
 from autodeploy.spec.plan import Overlap
 
 

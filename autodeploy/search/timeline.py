@@ -10,7 +10,7 @@ from autodeploy.cost.load import IDLE
 from autodeploy.cost.memory import activation_bytes
 from autodeploy.schedule.program import compile_program
 from autodeploy.schedule.timeline import COMPUTE, EXCHANGE, Event, Level, live_levels, step_events
-from autodeploy.search.arrange import Arranged, StageCost
+from autodeploy.search.arranged import Arranged, StageCost
 from autodeploy.search.evaluate import arranged, evaluate
 from autodeploy.search.exchanges import exchanges, exchanges_alone
 from autodeploy.search.layers import layers_of
@@ -84,6 +84,10 @@ def _sparse(cost: StageCost, chunk: int) -> int:
 
 def _memory(stage: StageResult, cost: StageCost, rungs: Ladder, ops: Sequence[Event]) -> tuple[Level, ...]:
     """The terms of a stage's peak over time."""
+    if cost.chosen:
+        rows, terms = list(cost.chosen.kept_bytes), stage.memory_moments["backward"]
+        static = sum(value for name, value in terms.items() if name not in VARYING)
+        return tuple(live_levels(ops, rows, static, terms["transient"]))
     rung, terms = int(cost.memory.rung), stage.memory_moments["backward"]
     each = [float(activation_bytes(rungs.kept_bytes, [content], rung)) for content in cost.role.distinct]
     static = sum(value for name, value in terms.items() if name not in VARYING)

@@ -42,6 +42,7 @@ CODE_WORDS = {
 NUMBERS = (*DEGREES, "zero")
 MOST_DIGITS = 40
 POLICY_WORDS = {*ALL_MODULES, "none", "fit", *(SWAP + part for part in SWAP_PARTS)}
+_SOLVED = re.compile(r"solve(\+swap(:\d*\.?\d+)?)?")
 _SHARE = re.compile(r"full:(\d*\.?\d+)")
 _FORM = re.compile(r"\s*([a-z_]+)\s*(<=|>=|!=|=|<|>)\s*(\S+)\s*")
 
@@ -80,9 +81,13 @@ def parse_condition(text: str) -> Condition:
 
 
 def _value(name: str, value: str, text: str) -> int | str:
-    if name == "recompute" and not (is_share(value) or set(value.split("+")) <= POLICY_WORDS):
+    if name == "recompute" and not (
+        is_share(value) or _SOLVED.fullmatch(value) or set(value.split("+")) <= POLICY_WORDS
+    ):
         raise spec_error(
-            text, f"unknown value {value!r}", "none fit full full:SHARE, or modules and swap:PART joined by +"
+            text,
+            f"unknown value {value!r}",
+            "none fit full full:SHARE solve solve+swap, or modules and swap:PART joined by +",
         )
     if name == "layout":
         _check_layout(value, text)

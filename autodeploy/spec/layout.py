@@ -85,6 +85,40 @@ class Layout:
         return tuple(role[stage] for stage in range(self.pp))
 
 
+class _ApartRole(Role):
+    """A single stage whose chunks are each taken by themselves, equal or not."""
+
+    @cached_property
+    def distinct(self) -> tuple[tuple[tuple[Kind, int], ...], ...]:
+        """The contents of every chunk."""
+        return tuple(tuple((kind, chunk[kind]) for kind in KINDS if chunk[kind]) for chunk in self.chunks)
+
+    @cached_property
+    def content_of_chunk(self) -> tuple[int, ...]:
+        """Every chunk has its own."""
+        return tuple(range(len(self.chunks)))
+
+
+class _ApartLayout(Layout):
+    """A layout whose stages are each a role."""
+
+    @cached_property
+    def roles(self) -> tuple[Role, ...]:
+        """One per stage."""
+        return tuple(_ApartRole(stages=(stage,), chunks=self.chunks(stage)) for stage in range(self.pp))
+
+    @cached_property
+    def role_of_stage(self) -> tuple[int, ...]:
+        """Stages are roles."""
+        return tuple(range(self.pp))
+
+
+@lru_cache(maxsize=1024)
+def apart(layout: Layout) -> Layout:
+    """The same layout with every stage a role of its own and every chunk a content of its own."""
+    return _ApartLayout(pp=layout.pp, vpp=layout.vpp, notation=layout.notation, slots=layout.slots)
+
+
 @lru_cache(maxsize=8192)
 def role_at(role: Role, stage: int) -> Role:
     """One stage of a role as a role of its own."""

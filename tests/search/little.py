@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from autodeploy.catalog.lookup import load
-from autodeploy.search.arrange import Arranged, arrange
+from autodeploy.search.arrange import arrange
+from autodeploy.search.arranged import Arranged
 from autodeploy.search.enumerate import broken_rules
 from autodeploy.search.layers import layers_of
 from autodeploy.search.outer import Outer, Point, shortlist

@@ -9,7 +9,8 @@ import pytest
 from autodeploy.balance.fit import live_layers
 from autodeploy.balance.recompute import Ladder
 from autodeploy.schedule.orders import Shape
-from autodeploy.search.arrange import Arranged, arrange
+from autodeploy.search.arrange import arrange
+from autodeploy.search.arranged import Arranged
 from autodeploy.search.enumerate import enumerate_plans
 from autodeploy.search.evaluate import layers_of
 from autodeploy.search.screen import cases_of

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autodeploy.search.arrange import Arranged, stage_work_s_of
+from autodeploy.search.arrange import stage_work_s_of
+from autodeploy.search.arranged import Arranged
 from autodeploy.search.enumerate import enumerate_plans
 from autodeploy.search.evaluate import arranged
 from autodeploy.spec.plan import Overlap

@@ -1,0 +1,128 @@
+"""Exact selection for one plan: what each stage and chunk rebuilds or swaps, solved and put back into the plan.
+
+A stage's need comes from its own live microbatches; the chosen loads make new slots, which are simulated like any
+others, so that time on a stage that waits is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from autodeploy.balance.fit import StageMemory, resident_bytes, working_buffers
+from autodeploy.balance.recompute import folded, known_modules
+from autodeploy.balance.selection import select
+from autodeploy.balance.solving import (
+    Chosen,
+    Live,
+    Prices,
+    chosen_of,
+    held_at,
+    need_of,
+    places_of,
+    price_layer,
+    rebuilt_load,
+    swap_share,
+)  # fmt: skip
+from autodeploy.cost.compute import hbm_s
+from autodeploy.cost.load import Load, sum_loads
+from autodeploy.cost.slots import chunk_loads
+from autodeploy.numeric import Num
+from autodeploy.schedule.orders import live_chunks, warm_up
+from autodeploy.search.arrange import StageNeeds, cost_stage, put_together
+from autodeploy.search.arranged import Arranged, Case, Common, StageCost
+from autodeploy.search.steps import simulate_steps
+from autodeploy.spec.layout import Role, apart
+from autodeploy.spec.model import Kind
+from autodeploy.spec.plan import Overlap
+from autodeploy.spec.target import SWAP_PARTS
+
+COPIES = 2.0
+"""Times that a swapped byte passes the device's memory: read on its way out, written on its way back."""
+
+
+def improved(common: Common, ruled: Arranged) -> Arranged:
+    """A plan arranged by the ladder, or with the exact selection of every stage where that fits and is faster."""
+    found = solved(common, ruled)
+    if found is None or (ruled.fits and _step_s(ruled) < _step_s(found)):
+        return ruled
+    return found
+
+
+def _step_s(found: Arranged) -> float:
+    return float(simulate_steps(found, int(found.microbatches)).step_s[0])
+
+
+def solved(common: Common, ruled: Arranged) -> Arranged | None:
+    """A plan with the exact selection of every stage; None where some stage fits with none."""
+    case = replace(ruled.case, layout=apart(ruled.case.layout))
+    prices = prices_of(common, case)
+    stages = []
+    for role in case.layout.roles:
+        like = ruled.stages[ruled.case.layout.role_of_stage[role.stages[0]]]
+        stage = _stage(common, case, role, like, prices)
+        if stage is None:
+            return None
+        stages.append(stage)
+    return put_together(common, case, tuple(stages))
+
+
+def prices_of(common: Common, case: Case) -> Mapping[Kind, Prices]:
+    """What the parts of every kind of layer weigh and cost under a plan."""
+    space, profile = common.space, common.space.target.profile
+    modules = known_modules(common.costs, case.overlap, profile)
+    share = swap_share(case.policy)
+    swappable = SWAP_PARTS if share else ()
+    link = share * space.cluster.device.host_bytes_per_s
+    buffers = 2.0 if case.overlap == Overlap.PAIR else 0.0
+    return {
+        kind: price_layer(folded(cost, modules), modules, buffers, swappable, link)
+        for kind, cost in common.costs.items()
+    }
+
+
+def _stage(common: Common, case: Case, role: Role, like: StageCost, prices: Mapping[Kind, Prices]) -> StageCost | None:
+    """One stage; `like` is its role as the ladder arranged it."""
+    limits, live = common.limits, live_of(common.microbatches, case, role)
+    state = resident_bytes(limits, like.params) + like.held.masks
+    buffers = working_buffers(limits, role)
+    copy_s = hbm_s(common.space.cluster.device, COPIES)
+    need = need_of(role, prices, live, state + buffers, (limits.capacity_bytes, limits.host_bytes, copy_s))
+    selection = select(need)
+    if selection is None:
+        return None
+    chosen = chosen_of(role, prices, need, selection)
+    passes = max(held_at(chosen.kept_bytes, moment) for moment in live) + chosen.transient_bytes + buffers
+    memory = StageMemory(
+        rung=0,
+        allocated_bytes=max(state + max(passes, like.held.update), like.held.start),
+        host_bytes=like.held.host + max(held_at(chosen.moved_bytes, moment) for moment in live),
+    )
+    rebuilt = _rebuilt(common, role, prices, chosen, copy_s)
+    stage = cost_stage(common, case, role, StageNeeds(like.params, like.held, memory), rebuilt)
+    return replace(stage, chosen=chosen)
+
+
+def live_of(microbatches: Num, case: Case, role: Role) -> Live:
+    """Live microbatches per chunk of a single stage, at every moment that can be its peak."""
+    shape, stage = case.shape(case.live_microbatches), role.stages[0]
+    if shape.vpp > 1:
+        return live_chunks(shape, stage)
+    first = 0 if shape.overlap == Overlap.PAIR else 1
+    many = replace(shape, microbatches=int(microbatches))
+    return ((min(warm_up(many, stage) + first, int(microbatches)),),)
+
+
+def _rebuilt(
+    common: Common, role: Role, prices: Mapping[Kind, Prices], chosen: Chosen, copy_s: float
+) -> tuple[dict[Kind, Load], tuple[Load, ...]]:
+    """(mean load that a layer of each kind repeats, backward load of every chunk)."""
+    extra: list[list[Load]] = [[] for _ in role.chunks]
+    of_kind: dict[Kind, list[Load]] = {kind: [] for kind in role.kinds}
+    for (place, kind), counts in zip(places_of(role), chosen.selection.counts, strict=True):
+        load = rebuilt_load(prices[kind], counts, copy_s)
+        extra[place].append(load)
+        of_kind[kind].append(load)
+    plain = chunk_loads(role, {kind: common.costs[kind].backward for kind in role.kinds}, common.sharding, 1)
+    backward = tuple(load.plus(sum_loads(more)) for load, more in zip(plain, extra, strict=True))
+    return {kind: sum_loads(loads).times(1.0 / role.count(kind)) for kind, loads in of_kind.items()}, backward
