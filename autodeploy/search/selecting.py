@@ -37,6 +37,8 @@ from autodeploy.spec.model import Kind
 from autodeploy.spec.plan import Overlap
 from autodeploy.spec.target import SWAP_PARTS
 
+WITHIN_FRAC = 1e-3
+"""A selection may add so much more than the least, as a share of a stage's passes."""
 COPIES = 2.0
 """Times that a swapped byte passes the device's memory: read on its way out, written on its way back."""
 
@@ -88,7 +90,8 @@ def _stage(common: Common, case: Case, role: Role, like: StageCost, prices: Mapp
     buffers = working_buffers(limits, role)
     copy_s = hbm_s(common.space.cluster.device, COPIES)
     need = need_of(role, prices, live, state + buffers, (limits.capacity_bytes, limits.host_bytes, copy_s))
-    selection = select(need)
+    pass_s = sum(case.pass_s(load) for load in (*like.forward, *like.backward))
+    selection = select(need, WITHIN_FRAC * float(pass_s))
     if selection is None:
         return None
     chosen = chosen_of(role, prices, need, selection)

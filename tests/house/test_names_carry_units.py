@@ -37,6 +37,9 @@ ALLOWED = {
     "ModelSize.active": "parameters",
     "ModelSize.mtp": "parameters",
     "ModelSize.embedding": "parameters",
+    "LayerClass.live": "a count, of microbatches; halves of them make it a fraction",
+    "LayerClass.weight": "a count, of passes",
+    "StageNeed.swap_s_per_byte": "seconds and bytes are in the name",
 }
 
 
