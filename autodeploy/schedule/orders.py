@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -142,6 +143,22 @@ def live_chunks(shape: Shape, rank: int) -> tuple[tuple[int, ...], ...]:
     merged = (order.f_chunk != NONE) & (order.b_chunk != NONE)
     live = begun - np.where(merged[:, None], ended, before)
     return pareto_maxima({tuple(int(x) for x in row) for row in live})
+
+
+@lru_cache(maxsize=8192)
+def corners(vectors: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """The vectors without those that lie between two others: of a sum with weights of zero and more, none of these is
+    ever above both."""
+    return tuple(one for one in vectors if not any(_between(one, a, b) for a, b in combinations(vectors, 2)))
+
+
+def _between(one: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether a vector lies on the line from one to another, at neither end."""
+    if one in (a, b):
+        return False
+    far = max(range(len(a)), key=lambda i: abs(b[i] - a[i]))
+    part, whole = one[far] - a[far], b[far] - a[far]
+    return 0 < part / whole < 1 and all((x - p) * whole == (q - p) * part for x, p, q in zip(one, a, b, strict=True))
 
 
 def pareto_maxima(vectors: set[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:

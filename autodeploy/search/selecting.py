@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from autodeploy.balance.fit import StageMemory, resident_bytes, working_buffers
 from autodeploy.balance.recompute import folded, known_modules
-from autodeploy.balance.selection import select
+from autodeploy.balance.selection import greedy, select
+from autodeploy.balance.selection_values import Selection, StageNeed, evaluate, fits
 from autodeploy.balance.solving import (
     Chosen,
     Live,
@@ -28,17 +29,18 @@ from autodeploy.cost.compute import hbm_s
 from autodeploy.cost.load import Load, sum_loads
 from autodeploy.cost.slots import chunk_loads
 from autodeploy.numeric import Num
-from autodeploy.schedule.orders import live_chunks, warm_up
+from autodeploy.schedule.orders import corners, live_chunks, warm_up
 from autodeploy.search.arrange import StageNeeds, cost_stage, put_together
 from autodeploy.search.arranged import Arranged, Case, Common, StageCost
 from autodeploy.search.steps import simulate_steps
 from autodeploy.spec.layout import Role, apart
 from autodeploy.spec.model import Kind
 from autodeploy.spec.plan import Overlap
-from autodeploy.spec.target import SWAP_PARTS
 
 WITHIN_FRAC = 1e-3
 """A selection may add so much more than the least, as a share of a stage's passes."""
+WORTH_SWAPPING = ("attention", "mla_up_proj", "mlp", "moe")
+"""Parts that are dear to rebuild; the others are cheaper rebuilt than moved."""
 COPIES = 2.0
 """Times that a swapped byte passes the device's memory: read on its way out, written on its way back."""
 
@@ -59,12 +61,14 @@ def solved(common: Common, ruled: Arranged) -> Arranged | None:
     """A plan with the exact selection of every stage; None where some stage fits with none."""
     case = replace(ruled.case, layout=apart(ruled.case.layout))
     prices = prices_of(common, case)
+    firsts: dict[int, StageCost] = {}
     stages = []
     for role in case.layout.roles:
-        like = ruled.stages[ruled.case.layout.role_of_stage[role.stages[0]]]
-        stage = _stage(common, case, role, like, prices)
+        place = ruled.case.layout.role_of_stage[role.stages[0]]
+        stage = _stage(common, case, role, ruled.stages[place], prices, firsts.get(place))
         if stage is None:
             return None
+        firsts.setdefault(place, stage)
         stages.append(stage)
     return put_together(common, case, tuple(stages))
 
@@ -74,7 +78,7 @@ def prices_of(common: Common, case: Case) -> Mapping[Kind, Prices]:
     space, profile = common.space, common.space.target.profile
     modules = known_modules(common.costs, case.overlap, profile)
     share = swap_share(case.policy)
-    swappable = SWAP_PARTS if share else ()
+    swappable = WORTH_SWAPPING if share else ()
     link = share * space.cluster.device.host_bytes_per_s
     buffers = 2.0 if case.overlap == Overlap.PAIR else 0.0
     return {
@@ -83,15 +87,18 @@ def prices_of(common: Common, case: Case) -> Mapping[Kind, Prices]:
     }
 
 
-def _stage(common: Common, case: Case, role: Role, like: StageCost, prices: Mapping[Kind, Prices]) -> StageCost | None:
-    """One stage; `like` is its role as the ladder arranged it."""
+def _stage(
+    common: Common, case: Case, role: Role, like: StageCost, prices: Mapping[Kind, Prices], first: StageCost | None
+) -> StageCost | None:
+    """One stage; `like` is its role as the ladder arranged it, `first` the fullest stage of the role, solved. What fits
+    there fits here, where less is live: time saved here counts for filling and draining only, so the cheaper of that
+    and of the greedy choice stands."""
     limits, live = common.limits, live_of(common.microbatches, case, role)
     state = resident_bytes(limits, like.params) + like.held.masks
     buffers = working_buffers(limits, role)
     copy_s = hbm_s(common.space.cluster.device, COPIES)
     need = need_of(role, prices, live, state + buffers, (limits.capacity_bytes, limits.host_bytes, copy_s))
-    pass_s = sum(case.pass_s(load) for load in (*like.forward, *like.backward))
-    selection = select(need, WITHIN_FRAC * float(pass_s))
+    selection = _select(case, need, like) if first is None else _cheaper(need, first)
     if selection is None:
         return None
     chosen = chosen_of(role, prices, need, selection)
@@ -106,11 +113,24 @@ def _stage(common: Common, case: Case, role: Role, like: StageCost, prices: Mapp
     return replace(stage, chosen=chosen)
 
 
+def _select(case: Case, need: StageNeed, like: StageCost) -> Selection | None:
+    pass_s = sum(case.pass_s(load) for load in (*like.forward, *like.backward))
+    return select(need, WITHIN_FRAC * float(pass_s))
+
+
+def _cheaper(need: StageNeed, first: StageCost) -> Selection | None:
+    """The selection of the role's fullest stage, or a cheaper one of the greedy kind."""
+    assert first.chosen is not None
+    options = [evaluate(need, first.chosen.selection.counts), greedy(need)]
+    fitting = [option for option in options if option is not None and fits(need, option)]
+    return min(fitting, key=lambda option: option.added_s, default=None)
+
+
 def live_of(microbatches: Num, case: Case, role: Role) -> Live:
     """Live microbatches per chunk of a single stage, at every moment that can be its peak."""
     shape, stage = case.shape(case.live_microbatches), role.stages[0]
     if shape.vpp > 1:
-        return live_chunks(shape, stage)
+        return corners(live_chunks(shape, stage))
     first = 0 if shape.overlap == Overlap.PAIR else 1
     many = replace(shape, microbatches=int(microbatches))
     return ((min(warm_up(many, stage) + first, int(microbatches)),),)
