@@ -73,7 +73,8 @@ def flop_per_token(model: Model, seq_len: int, mtp: bool, *, router: bool = Fals
 def largest_params(ops: Iterable[Op], *shards: Shard) -> Num:
     """Elements of the largest parameter tensor of some shard classes; grouped products hold those of all local experts
     in one."""
-    return largest([op.params for op in ops if op.shard in shards and (is_column(op.params) or op.params)])
+    mine = [op.params for op in ops if op.shard in shards]
+    return largest([params for params in mine if is_column(params) or params])
 
 
 def saved_bytes(ops: Iterable[Op], module: Module | None = None) -> Num:

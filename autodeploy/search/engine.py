@@ -11,9 +11,10 @@ from typing import Any, Literal
 import numpy as np
 
 from autodeploy.analysis.inventory import kind_counts
+from autodeploy.balance.solving import SOLVE
 from autodeploy.numeric import largest, total
 from autodeploy.search.arrange import microbatches_of
-from autodeploy.search.enumerate import enumerate_plans, legal_plans
+from autodeploy.search.enumerate import broken_rules, enumerate_plans, legal_plans
 from autodeploy.search.evaluate import evaluate
 from autodeploy.search.exact import Limits, Outcome, Progress, Report, Status, search_plans, silent
 from autodeploy.search.layers import LayerTable
@@ -131,7 +132,18 @@ def _rank(space: Space, steps: dict[Plan, float], top: int) -> list[PlanResult]:
         best.setdefault(replace(plan, layout="") if single else plan, plan)
         if len(best) == top:
             break
-    return [evaluate(space, plan) for plan in best.values()]
+    finalists = [_solved(space, evaluate(space, plan)) for plan in best.values()]
+    return sorted(finalists, key=lambda result: result.step_time_s)
+
+
+def _solved(space: Space, ruled: PlanResult) -> PlanResult:
+    """A plan that the rule arranged, or the same with its selections solved, where the target can do what they ask and
+    the step gets shorter."""
+    plan = replace(ruled.plan, recompute=SOLVE)
+    if ruled.plan.recompute != "fit" or broken_rules(space, plan):
+        return ruled
+    found = evaluate(space, plan)
+    return found if found.fits and found.step_time_s < ruled.step_time_s else ruled
 
 
 def content_hash(space: Space, request: Request) -> str:

@@ -113,7 +113,7 @@ class _ApartLayout(Layout):
         return tuple(range(self.pp))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def apart(layout: Layout) -> Layout:
     """The same layout with every stage a role of its own and every chunk a content of its own."""
     return _ApartLayout(pp=layout.pp, vpp=layout.vpp, notation=layout.notation, slots=layout.slots)

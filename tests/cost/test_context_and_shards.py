@@ -210,7 +210,7 @@ def test_shards_times_replicas_are_all_ranks(dp: int, cp: int, tp: int, replicas
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_a_replica_on_every_rank_shards_nothing(zero: int) -> None:
     whole, copied = plan_of(dp=16, ep=2, zero=0), plan_of(dp=16, ep=2, zero=zero, replicas=16)
-    assert resident_terms(job_of(), copied, PARAMS) == resident_terms(job_of(), whole, PARAMS)
+    assert resident_terms(job_of(), PLAIN, copied, PARAMS) == resident_terms(job_of(), PLAIN, whole, PARAMS)
     one, other = tail_of(whole), tail_of(copied)
     assert other.grad_sync == pytest.approx(one.grad_sync, rel=1e-9)
     assert other.param_sync == one.param_sync == 0.0
@@ -251,7 +251,7 @@ def test_a_stage_of_a_plan_holds_the_published_states(zero: int, gib: float) -> 
     feed_forward = 3 * 7168 * 2048 + 256 * 7168
     dense, experts = cost.dense_params + whole_on_both - feed_forward, cost.expert_params + feed_forward
     assert state_shards(plan) == (32, 8)
-    terms = resident_terms(job_of(), plan, Params(4 * dense, 4 * experts))
+    terms = resident_terms(job_of(), PLAIN, plan, Params(4 * dense, 4 * experts))
     assert (terms["weights"] + terms["gradients"] + terms["optimizer"] * 8 / 12) / GIB == pytest.approx(gib, rel=0.001)
 
 
@@ -260,5 +260,5 @@ def test_a_stage_of_a_plan_holds_the_published_states(zero: int, gib: float) -> 
 )
 def test_a_higher_level_never_holds_more(dp: int, cp: int, zero: int, replicas: int) -> None:
     given_ = {"dp": 2 * dp, "cp": cp, "ep": 2, "replicas": replicas}
-    low, high = (bytes_per_param(job_of(), plan_of(**given_, zero=level)) for level in (zero, zero + 1))
+    low, high = (bytes_per_param(job_of(), PLAIN, plan_of(**given_, zero=level)) for level in (zero, zero + 1))
     assert all(more <= less for less, more in zip(low, high, strict=True))

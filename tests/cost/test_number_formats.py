@@ -198,8 +198,8 @@ def test_frozen_weights_save_their_gradient_products(name: str) -> None:
 def test_a_frozen_parameter_is_a_weight_and_no_more(zero: int) -> None:
     plan = plan_of(dp=16, zero=zero)
     shards = 16 if zero == 3 else 1
-    assert bytes_per_param(job_of(), plan)[2] == 2.0 / shards
-    terms = resident_terms(job_of(), plan, Params(0.0, 0.0, 1e9))
+    assert bytes_per_param(job_of(), PLAIN, plan)[2] == 2.0 / shards
+    terms = resident_terms(job_of(), PLAIN, plan, Params(0.0, 0.0, 1e9))
     assert terms == {"weights": 2e9 / shards, "gradients": 0.0, "optimizer": 0.0}
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autodeploy.analysis.readings import PLAIN
 from autodeploy.cost.memory import Params, boundary_buffers, bytes_per_param, communicator_bytes, resident_terms
 from autodeploy.cost.slots import boundary_bytes, stage_send_s
 from autodeploy.cost.tail import StageTail, data_parallel, stage_tail
@@ -122,9 +123,9 @@ def test_the_tail_is_the_sum_of_its_terms() -> None:
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_resident_bytes_are_those_of_each_parameter(degrees: dict[str, int], zero: int) -> None:
     plan = plan_of(**degrees, zero=zero)
-    dense, expert, frozen, idle = bytes_per_param(job_of(), plan)
+    dense, expert, frozen, idle = bytes_per_param(job_of(), PLAIN, plan)
     params = PARAMS._replace(frozen=2e9, frozen_experts=1e9)
-    total = sum(resident_terms(job_of(), plan, params).values())
+    total = sum(resident_terms(job_of(), PLAIN, plan, params).values())
     assert total == pytest.approx(dense * 3e9 + expert * 5e9 + frozen * 2e9 + idle * 1e9, rel=1e-12)
 
 

@@ -142,8 +142,8 @@ def test_half_precision_runs_keep_half_precision_gradients() -> None:
         ("activation-function(n=1)", "", "none"),
         ("activation-function(n=8)", "", "mlp_act"),
         ("num-layers=8(no granularity flag)", "", "none"),
-        ("num-layers=8(no granularity flag)", "swap-attention", "mlp"),
-        ("num-layers=1(no granularity flag)", "swap-attention", "none"),
+        ("num-layers=8(no granularity flag)", "swap-attention", "swap:attention+mlp"),
+        ("num-layers=1(no granularity flag)", "swap-attention", "swap:attention"),
     ],
 )
 def test_counts_of_layers_say_whether_most_are_rebuilt(recompute: str, flags: str, policy: str) -> None:
