@@ -104,6 +104,20 @@ def explain(
 
 @app.command()
 @guarded
+def memory(
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="FILE, FILE#RANK, or a short form with --space.")],
+    space: Annotated[Path | None, typer.Option(help="Space file of a short form.")] = None,
+    gbs: GbsOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Show what a plan holds in memory: per stage, term and moment; headroom, and what breaks first."""
+    from autodeploy.cli.memory import run_memory
+
+    return run_memory(plan, space, gbs=gbs, as_json=json)
+
+
+@app.command()
+@guarded
 def export(
     plan: Annotated[str, typer.Argument(metavar="PLAN", help="FILE, FILE#RANK, or a short form with --space.")],
     target: Annotated[str, typer.Option(help="Framework and version to launch with.")],

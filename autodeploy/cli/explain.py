@@ -14,10 +14,12 @@ from autodeploy.errors import spec_error
 from autodeploy.formats.document import outside, search_document, to_json
 from autodeploy.formats.short import read_short
 from autodeploy.report.explain import Place, explanation, explanation_facts
+from autodeploy.report.memory import choice_facts, choice_tables
 from autodeploy.report.tables import console
 from autodeploy.search.choose import choose
 from autodeploy.search.evaluate import evaluate
 from autodeploy.search.exact import search_exact
+from autodeploy.search.memory import memory_of
 from autodeploy.search.nearest import miss_of
 from autodeploy.search.result import PlanResult
 from autodeploy.spec.plan import Plan
@@ -45,7 +47,8 @@ def run_explain(argument: str, space_file: Path | None, *, gbs: int | None, as_j
     if as_json:
         sys.stdout.write(to_json(_document(subject, result, place, other)))
     else:
-        console().print(explanation(subject.space, result, subject.chosen, place, other))
+        held = memory_of(subject.space, subject.plan)
+        console().print(explanation(subject.space, result, subject.chosen, place, other), *choice_tables(held))
     if result.fits:
         return DONE
     say("does not fit: " + miss_of(subject.space, result).text())
@@ -87,7 +90,8 @@ def _document(subject: Subject, result: PlanResult, place: Place, other: PlanRes
     chosen = {name: getattr(value, "name", value) for name, value in subject.chosen.items()}
     document = search_document(
         subject.space, [result], place.status, place.search, {}, chosen=chosen,
-        explanation=explanation_facts(subject.space, result, other),
+        explanation=explanation_facts(subject.space, result, other)
+        | choice_facts(memory_of(subject.space, subject.plan)),
     )  # fmt: skip
     document["plans"][0]["rank"] = place.rank
     return document

@@ -19,6 +19,7 @@ from autodeploy.balance.solving import (
     Prices,
     chosen_of,
     held_at,
+    is_solved,
     need_of,
     places_of,
     price_layer,
@@ -77,7 +78,7 @@ def prices_of(common: Common, case: Case) -> Mapping[Kind, Prices]:
     """What the parts of every kind of layer weigh and cost under a plan."""
     space, profile = common.space, common.space.target.profile
     modules = known_modules(common.costs, case.overlap, profile)
-    share = swap_share(case.policy)
+    share = swap_share(case.policy) if is_solved(case.policy) else 0.0
     swappable = WORTH_SWAPPING if share else ()
     link = share * space.cluster.device.host_bytes_per_s
     buffers = 2.0 if case.overlap == Overlap.PAIR else 0.0
