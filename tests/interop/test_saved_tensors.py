@@ -55,19 +55,17 @@ class Place:
         )
 
 
-def norm(module: str, row: str, elements: Formula, width: Formula) -> tuple[Place, ...]:
-    """RMSNorm line by line: its input as the fp32 copy (4 bytes for 2), one fp32 scale a vector, and the product
-    before the weight in bf16."""
+def norm(module: str, row: str, ours: str, elements: Formula, width: Formula) -> tuple[Place, ...]:
+    """RMSNorm line by line: its input as the fp32 copy (4 bytes for 2) and the product before the weight in bf16, both
+    in our rows; one fp32 scale a vector."""
+    both = f"{row}+{ours} line by line"
     return (
-        Place(row=row, module=module, line="variance = hidden_states.pow(2)", more=lambda z: 2 * elements(z)),
+        Place(row=both, module=module, line="variance = hidden_states.pow(2)"),
         Place(
             row=f"{module}: scales", module=module, line="* torch.rsqrt(variance",
             more=lambda z: 4 * elements(z) // width(z), tail=lambda _: (1,),
         ),
-        Place(
-            row=f"{module}: before the weight", module=module, line="self.weight * hidden_states",
-            more=lambda z: 2 * elements(z),
-        ),
+        Place(row=both, module=module, line="self.weight * hidden_states"),
     )  # fmt: skip
 
 
@@ -76,20 +74,20 @@ def hidden(z: Sizes) -> int:
     return z.T * z.h
 
 
-def swiglu(module: str, fc1: str, act: str, elements: Formula) -> tuple[Place, ...]:
+def swiglu(module: str, fc1: str, name: str) -> tuple[Place, ...]:
     """silu(gate) is a factor of the product that follows, and is kept beside gate and up."""
     return (
-        Place(row=fc1, module=f"{module}.act_fn", line="functional.silu(input)"),
-        Place(row=fc1, module=module, line="self.act_fn(self.gate_proj(x)) *", more=lambda z: 2 * elements(z)),
-        Place(row=act, module=f"{module}.down_proj", line="self.down_proj("),
+        Place(row=f"{fc1}+{name}, gate", module=f"{module}.act_fn", line="functional.silu(input)"),
+        Place(row=f"{fc1}+{name}, gate", module=module, line="self.act_fn(self.gate_proj(x)) *"),
+        Place(row=f"{name} output", module=f"{module}.down_proj", line="self.down_proj("),
     )
 
 
 SDPA = "torch.nn.functional.scaled_dot_product_attention("
 SCORES = "attn_weights = torch.matmul(query"
 VALUES = "attn_output = torch.matmul(attn_weights"
-NORM_1 = norm("input_layernorm", "layer input", hidden, lambda z: z.h)
-NORM_2 = norm("post_attention_layernorm", "residual after attention", hidden, lambda z: z.h)
+NORM_1 = norm("input_layernorm", "layer input", "norm 1", hidden, lambda z: z.h)
+NORM_2 = norm("post_attention_layernorm", "residual after attention", "norm 2", hidden, lambda z: z.h)
 OUT = Place(row="attention output", module="self_attn.o_proj", line="self.o_proj(attn_output)")
 SOFTMAX = (
     # soft-max runs in fp32 and keeps its result there; the copy in bf16 is the factor of the values
@@ -129,15 +127,15 @@ GQA_FLASH = (
     *NORM_2,
 )
 QK_NORM = (
-    *norm("self_attn.q_norm", "q, k before their norm", lambda z: z.T * z.a * z.d, lambda z: z.d),
-    *norm("self_attn.k_norm", "q, k before their norm", lambda z: z.T * z.g * z.d, lambda z: z.d),
+    *norm("self_attn.q_norm", "q, k before their norm", "qk norm", lambda z: z.T * z.a * z.d, lambda z: z.d),
+    *norm("self_attn.k_norm", "q, k before their norm", "qk norm", lambda z: z.T * z.g * z.d, lambda z: z.d),
 )
 MLA_INPUT = (
     *NORM_1,
     Place(row="norm-1 output", module="self_attn.q_a_proj", line="self.q_a_proj(hidden_states)"),
-    *norm("self_attn.q_a_layernorm", "q latent", lambda z: z.T * z.r_q, lambda z: z.r_q),
+    *norm("self_attn.q_a_layernorm", "q latent", "q latent norm", lambda z: z.T * z.r_q, lambda z: z.r_q),
     Place(row="q latent normed", module="self_attn.q_b_proj", line="self.q_b_proj("),
-    *norm("self_attn.kv_a_layernorm", "kv latent", lambda z: z.T * z.r_kv, lambda z: z.r_kv),
+    *norm("self_attn.kv_a_layernorm", "kv latent", "kv latent norm", lambda z: z.T * z.r_kv, lambda z: z.r_kv),
     Place(row="kv latent normed", module="self_attn.kv_b_proj", line="self.kv_b_proj(kv_nope)"),
     turns("q_embed = torch.cat([q1 * cos", lambda z: z.d_r),
 )
@@ -176,7 +174,7 @@ MLA_FLASH = (
 )  # fmt: skip
 DENSE = (
     Place(row="norm-2 output", module="mlp.gate_proj", line="self.gate_proj(x)"),
-    *swiglu("mlp", "fc1 output", "activation output", lambda z: z.T * z.f),
+    *swiglu("mlp", "fc1 output", "activation"),
 )
 EXPERTS = (
     # positions of the copies as int64: token of each, weight of each, and the way back; ours: tokens x experts
@@ -186,10 +184,9 @@ EXPERTS = (
     Place(row="row-id map", module="mlp.experts", line="weighted_out[inv_perm]", more=lambda z: 8 * z.T * z.k),
     Place(row="ends of the groups", module="mlp.experts", line="grouped_mm(", dtype="int32", more=lambda z: 4 * z.E),
     Place(row="permuted tokens", module="mlp.experts", line="grouped_mm(", tail=lambda z: (z.h,)),
-    Place(row="expert fc1 output", module="mlp.experts.act_fn", line="functional.silu(input)"),
+    Place(row="expert fc1 output+expert activation, gate", module="mlp.experts.act_fn", line="functional.silu(input)"),
     # silu(gate), as in the dense layer
-    Place(row="expert fc1 output", module="mlp.experts", line="self.act_fn(gate) * up",
-          more=lambda z: 2 * z.T * z.k * z.f_e),
+    Place(row="expert fc1 output+expert activation, gate", module="mlp.experts", line="self.act_fn(gate) * up"),
     Place(row="expert activation output", module="mlp.experts", line="grouped_mm(", tail=lambda z: (z.f_e,)),
     Place(row="combine input", module="mlp.experts", line="proj_out * sample_weights_g", tail=lambda z: (z.h,)),
 )  # fmt: skip
@@ -217,7 +214,7 @@ DEEPSEEK_ROUTER = (
           more=lambda z: 4 * z.T * (z.k + 1)),
     Place(row="routing weights", module="mlp.experts", line="proj_out * sample_weights_g", tail=lambda _: (1,),
           more=lambda z: 4 * z.T * z.k),
-    *swiglu("mlp.shared_experts", "shared fc1 output", "shared activation output", lambda z: z.T * z.f_e),
+    *swiglu("mlp.shared_experts", "shared fc1 output", "shared activation"),
 )  # fmt: skip
 
 
