@@ -13,7 +13,9 @@ from rich.status import Status
 from autodeploy.cli.exits import DONE, say
 from autodeploy.errors import spec_error
 from autodeploy.fidelity.document import Validation, validation_document
-from autodeploy.fidelity.predict import predict_all
+from autodeploy.fidelity.predict import Prediction, predict_all
+from autodeploy.fidelity.rank_errors import RankErrors, rank_errors
+from autodeploy.fidelity.ranks import read_ranks
 from autodeploy.fidelity.runs import read_runs
 from autodeploy.formats.document import check_writable, write_text
 from autodeploy.report.accuracy import accuracy_report
@@ -22,6 +24,7 @@ from autodeploy.report.scatter import scatter_page
 from autodeploy.report.tables import console
 
 OWN_RUNS = Path(__file__).parents[2] / "benchmarks" / "fidelity"
+RUNS, MEMORY = "_runs.csv", "_memory.csv"
 FEW = 400
 """Below so many runs more processes do not pay."""
 
@@ -78,7 +81,15 @@ def _validated(files: Sequence[Path]) -> Validation:
         raise spec_error("", f"no row can be read: {reasons}", source=" ".join(map(str, files)))
     with Status(f"{len(runs)} runs", console=console(stderr=True)):
         workers = (os.cpu_count() or 1) if len(runs) > FEW else 1
-        return Validation(predictions=tuple(predict_all(runs, workers)), unread=tuple(unread))
+        predictions = tuple(predict_all(runs, workers))
+    return Validation(predictions=predictions, unread=tuple(unread), ranks=_ranks(files, predictions))
+
+
+def _ranks(files: Sequence[Path], predictions: Sequence[Prediction]) -> tuple[RankErrors, ...]:
+    """Memory of single ranks: of the table NAME_runs.csv in NAME_memory.csv beside it, where that is."""
+    beside = [path.with_name(path.name.removesuffix(RUNS) + MEMORY) for path in files if path.name.endswith(RUNS)]
+    found = [(path, read_ranks(path)) for path in beside if path.is_file()]
+    return tuple(each for path, ranks in found for each in rank_errors(predictions, ranks, str(path)))
 
 
 def _as_text(found: Validation, form: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 from autodeploy.fidelity.predict import Prediction
+from autodeploy.fidelity.rank_errors import RankErrors
 from autodeploy.fidelity.rows import Unread
 from autodeploy.fidelity.score import (
     Errors,
@@ -21,6 +22,8 @@ from autodeploy.fidelity.score import (
 )  # fmt: skip
 
 SCHEMA_VERSION = "1.0"
+NEAR_FRAC, FAR_FRAC = 0.02, 0.18
+"""Errors that what is allocated, and what peaks, should stay within."""
 GPUS = ("a100-80g", "a100-40g", "h100-80g")
 
 
@@ -30,6 +33,8 @@ class Validation:
 
     predictions: tuple[Prediction, ...]
     unread: tuple[Unread, ...]
+    ranks: tuple[RankErrors, ...] = ()
+    """Memory of single ranks, where a table beside the runs has it."""
 
     @property
     def known(self) -> tuple[Prediction, ...]:
@@ -72,6 +77,7 @@ def validation_document(found: Validation) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "rows": [*map(_row, found.predictions), *map(_unread, found.unread)],
         "groups": [_group(group) for group in groups_of(found.known)],
+        "ranks": [_rank(each) for each in found.ranks],
         "summary": summary(found),
     }
 
@@ -106,6 +112,30 @@ def _unread(line: Unread) -> dict[str, Any]:
     return {"id": line.id, "source": line.source, "use": line.use, **empty, "unread_reason": line.reason}
 
 
+def _rank(each: RankErrors) -> dict[str, Any]:
+    errors = {"allocated_error_frac": each.allocated_error_frac, "peak_error_frac": each.peak_error_frac}
+    return asdict(each) | errors | {"reason": each.reason or None}
+
+
+def rank_summary(ranks: Sequence[RankErrors]) -> dict[str, Any]:
+    """Errors of what single ranks allocate, all of them and those without a known reason."""
+    plain = [each for each in ranks if not each.reason]
+    return {
+        name: {
+            "allocated": _errors(errors_of(each.allocated_error_frac for each in some)),
+            "allocated_within_2_percent_frac": _share(abs(each.allocated_error_frac) <= NEAR_FRAC for each in some),
+            "peak": _errors(errors_of(each.peak_error_frac for each in some)),
+            "peak_within_18_percent_frac": _share(abs(each.peak_error_frac) <= FAR_FRAC for each in some),
+        }
+        for name, some in (("all", ranks), ("without_known_reason", plain))
+    }
+
+
+def _share(hits: Iterable[bool]) -> float | None:
+    listed = list(hits)
+    return sum(listed) / len(listed) if listed else None
+
+
 def _group(group: Group) -> dict[str, Any]:
     return asdict(group)
 
@@ -132,6 +162,8 @@ def summary(found: Validation) -> dict[str, Any]:
         "sources": _all(errors_by(known, lambda p: p.run.row.source)),
         "use": _all(errors_by(known, lambda p: p.run.row.use or "none")),
         "memory": _errors(errors_of(p.memory_error_frac for p in found.predictions)),
+        "memory_sources": _memory_sources(found.predictions),
+        "ranks": rank_summary(found.ranks),
         "fits": asdict(fits_of(found.predictions)),
         "groups": {
             "count": len(groups),
@@ -142,6 +174,19 @@ def summary(found: Validation) -> dict[str, Any]:
         },
         "unread": dict(Counter(line.reason for line in found.unread).most_common()),
     }
+
+
+def _memory_sources(predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """Errors of the peak memory, per source."""
+    named: dict[str, list[float]] = {}
+    for each in predictions:
+        if each.memory_error_frac is not None:
+            named.setdefault(each.run.row.source, []).append(each.memory_error_frac)
+    out = {}
+    for name, values in sorted(named.items()):
+        within = _share(abs(value) <= FAR_FRAC for value in values)
+        out[name] = (_errors(errors_of(values)) or {}) | {"within_18_percent_frac": within}
+    return out
 
 
 def _middle(values: Sequence[float]) -> float | None:

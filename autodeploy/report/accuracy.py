@@ -75,6 +75,13 @@ def facts(figures: Mapping[str, Any]) -> list[str]:
             f"Peak memory: median error {memory['median_abs_frac']:.1%}, bias {memory['bias_frac']:+.1%}, "
             f"{memory['runs']} rows."
         )
+    ranks = figures["ranks"]["all"]
+    if ranks["peak"]:
+        lines.append(
+            f"Single ranks: allocated after the first step within 2 % on {ranks['allocated_within_2_percent_frac']:.0%}"
+            f" of {ranks['allocated']['runs']}, median {ranks['allocated']['median_abs_frac']:.1%}; first peak median "
+            f"{ranks['peak']['median_abs_frac']:.1%}, within 18 % on {ranks['peak_within_18_percent_frac']:.0%}."
+        )
     if known:
         lines.append(
             f"Fits or not: {fits['right'] / known:.1%} of {known} right; {fits['ran_but_refused']} ran though we "

@@ -14,6 +14,8 @@ from autodeploy.fidelity.residuals import Residual, residuals
 from autodeploy.fidelity.score import groups_of
 from autodeploy.fidelity.stacks import stacks
 from autodeploy.report.accuracy import ERROR_COLUMNS, error_cells, facts, group_cells
+from autodeploy.report.accuracy_memory import memory_parts
+from autodeploy.report.markdown import table
 
 WORST = 20
 NAMES = {"calibrate": "calibrate", "validate": "validate (never fitted)", "none": "without a mark"}
@@ -42,6 +44,7 @@ def accuracy_page(found: Validation) -> str:
         "Groups share source, model, machine, job and release, and hold at least four distinct plans; pairs within 4 % "
         "are ties. Regret: how much slower the plan that we put first was measured than the best of its group.",
         _groups(found),
+        *memory_parts(found, figures),
         "## Where the errors lie",
         _residuals(residuals(found.known)),
         f"## The {WORST} worst rows",
@@ -49,7 +52,7 @@ def accuracy_page(found: Validation) -> str:
         "## What has no data",
         _coverage(found.known),
         "## What was not read",
-        _table(("rows", "reason"), ((str(n), reason) for reason, n in figures["unread"].items())),
+        table(("rows", "reason"), ((str(n), reason) for reason, n in figures["unread"].items())),
         "## What is assumed",
         "Where a row leaves something out, one assumption holds for its whole source "
         "(`autodeploy/fidelity/assumptions.toml`).",
@@ -71,14 +74,8 @@ def _joined(parts: Sequence[str]) -> Iterable[str]:
         yield part
 
 
-def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    lines += ["| " + " | ".join(cell.replace("|", "/").replace("\n", " ") for cell in row) + " |" for row in rows]
-    return "\n".join(lines)
-
-
 def _errors(rows: Mapping[str, Any]) -> str:
-    return _table(("", *ERROR_COLUMNS), ((name, *error_cells(errors)) for name, errors in rows.items()))
+    return table(("", *ERROR_COLUMNS), ((name, *error_cells(errors)) for name, errors in rows.items()))
 
 
 def _stated(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,13 +89,13 @@ def _history() -> str:
     rows = (
         (each.date, each.dense, each.moe, each.ascend, each.pooled, each.regret, each.change) for each in readings()
     )
-    return "Median / 90th percentile of the absolute error.\n\n" + _table(names, rows)
+    return "Median / 90th percentile of the absolute error.\n\n" + table(names, rows)
 
 
 def _groups(found: Validation) -> str:
     groups = sorted(groups_of(found.known), key=lambda each: -each.regret_frac)
     rows = ((g.source, g.model, g.cluster, g.job, *group_cells(g)) for g in groups)
-    return _table(("source", "model", "cluster", "job", "plans", "regret", "tau", "spread"), rows)
+    return table(("source", "model", "cluster", "job", "plans", "regret", "tau", "spread"), rows)
 
 
 def _residuals(found: Sequence[Residual]) -> str:
@@ -112,7 +109,7 @@ def _residuals(found: Sequence[Residual]) -> str:
         )
         for each in found
     )
-    return _table(("factor", "bin", "runs", "bias", "median error"), rows)
+    return table(("factor", "bin", "runs", "bias", "median error"), rows)
 
 
 def _worst(known: Sequence[Prediction]) -> str:
@@ -128,7 +125,7 @@ def _worst(known: Sequence[Prediction]) -> str:
         )
         for each in ordered
     )
-    return _table(("row", "model", "cluster", "plan", "error", "suspected reason"), rows)
+    return table(("row", "model", "cluster", "plan", "error", "suspected reason"), rows)
 
 
 def _coverage(known: Sequence[Prediction]) -> str:
@@ -144,7 +141,7 @@ def _coverage(known: Sequence[Prediction]) -> str:
     return (
         "The largest measured here. What lies beyond is `extrapolated`: Ascend MoE above this expert degree and scale, "
         "supernodes (Atlas 900 A3, CloudMatrix384) as a whole, and hierarchical dispatch on any machine.\n\n"
-        + _table(("machines", "model", "runs", "devices", "tp", "pp", "cp", "ep"), rows)
+        + table(("machines", "model", "runs", "devices", "tp", "pp", "cp", "ep"), rows)
     )
 
 
@@ -152,4 +149,4 @@ def _assumptions() -> str:
     rows = (
         (each.name, each.target, each.recompute, str(each.zero), each.grad_precision, each.reason) for each in stacks()
     )
-    return _table(("stack", "profile", "recompute", "ZeRO", "gradients", "reason"), rows)
+    return table(("stack", "profile", "recompute", "ZeRO", "gradients", "reason"), rows)

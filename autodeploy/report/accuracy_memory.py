@@ -1,0 +1,65 @@
+"""The part of the accuracy page about memory: peaks by source, single ranks, what stands out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autodeploy.fidelity.document import FAR_FRAC, NEAR_FRAC, Validation
+from autodeploy.fidelity.rank_errors import RankErrors
+from autodeploy.report.markdown import table
+from autodeploy.units import MIB
+
+COLUMNS = ("rows", "median error", "90 % within", "bias", "within 18 %")
+
+
+def memory_parts(found: Validation, figures: Mapping[str, Any]) -> list[str]:
+    """Headings and tables."""
+    parts = [
+        "## Peak memory by source",
+        "Predicted over measured less one. Each source's figure is compared with ours of the same sort: what the "
+        "framework's allocator has handed out, what it has reserved, or what the device has in use.",
+        table(("", *COLUMNS), ((name, *_cells(errors)) for name, errors in figures["memory_sources"].items())),
+    ]
+    if not found.ranks:
+        return parts
+    return [*parts, "## Memory of single ranks", _ranks_text(figures["ranks"]), _outliers(found.ranks)]
+
+
+def _cells(errors: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        str(errors["runs"]), f"{errors['median_abs_frac']:.1%}", f"{errors['p90_abs_frac']:.1%}",
+        f"{errors['bias_frac']:+.1%}", f"{errors['within_18_percent_frac']:.0%}",
+    )  # fmt: skip
+
+
+def _ranks_text(figures: Mapping[str, Any]) -> str:
+    rows = [(name.replace("_", " "), *_rank_cells(each)) for name, each in figures.items() if each["peak"]]
+    names = ("ranks", "count", "allocated: median", "within 2 %", "first peak: median", "90 % within", "within 18 %")
+    return (
+        "Tests of MindSpeed-LLM log what a rank has allocated after the first step and the most it had in that step, "
+        "whose passes run before the optimizer has its moments. Ranks of a stage that agree to a MiB are one.\n\n"
+        + table(names, rows)
+    )
+
+
+def _rank_cells(each: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        str(each["peak"]["runs"]), f"{each['allocated']['median_abs_frac']:.2%}",
+        f"{each['allocated_within_2_percent_frac']:.0%}", f"{each['peak']['median_abs_frac']:.2%}",
+        f"{each['peak']['p90_abs_frac']:.1%}", f"{each['peak_within_18_percent_frac']:.0%}",
+    )  # fmt: skip
+
+
+def _outliers(ranks: Sequence[RankErrors]) -> str:
+    far = [e for e in ranks if abs(e.allocated_error_frac) > NEAR_FRAC or abs(e.peak_error_frac) > FAR_FRAC]
+    rows = (
+        (
+            each.id, str(each.stage), f"{each.measured_allocated_bytes / MIB:,.0f}",
+            f"{each.allocated_error_frac:+.1%}",
+            f"{each.measured_peak_bytes / MIB:,.0f}", f"{each.peak_error_frac:+.1%}", each.reason or "not known",
+        )
+        for each in far
+    )  # fmt: skip
+    names = ("row", "stage", "allocated MiB", "error", "first peak MiB", "error", "reason")
+    return "Ranks beyond 2 % or 18 %:\n\n" + table(names, rows)
