@@ -188,6 +188,8 @@ def _cp_comm(row: Row, stack: Stack) -> CpComm:
 def recompute_of(row: Row, stack: Stack, model: Model) -> str:
     """The recompute policy of a row, with what it swaps. Raises `SpecError` for words that say none."""
     rebuilt = _rebuilt(row, stack, model)
+    if rebuilt == "none" and row.says("moe-zero-memory=level1"):  # which rebuilds all that the experts keep
+        rebuilt = "moe+moe_act"
     if not row.says("swap-attention") or rebuilt.startswith("full"):
         return rebuilt
     return "swap:attention" + ("" if rebuilt == "none" else f"+{rebuilt}")
