@@ -39,7 +39,7 @@ def tokens_of(job: Job, plan: LayerLike) -> Tokens:
 def inventory(model: Model, job: Job, profile: Profile, plan: LayerLike) -> Inventory:
     """Ops of every kind that the model has, per rank and microbatch."""
     ops = inventory_of(model, profile, tokens_of(job, plan), job.mtp)
-    return {kind: narrowed(job, adapted(job, ops[kind])) for kind in ops}
+    return {kind: narrowed(profile, job, adapted(job, ops[kind])) for kind in ops}
 
 
 def inventory_of(model: Model, profile: Profile, t: Tokens, mtp: bool) -> Inventory:
