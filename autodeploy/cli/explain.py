@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from autodeploy.balance.solving import SOLVE
 from autodeploy.cli.ask import space_from_file
 from autodeploy.cli.exits import DONE, NOTHING_FITS, say
 from autodeploy.cli.plans import names_a_file, plan_from_file
@@ -79,11 +80,17 @@ def _place(subject: Subject, result: PlanResult) -> tuple[Place, PlanResult | No
         outcome = search_exact(subject.space, top=2, reach_s=result.step_time_s)
         rivals = tuple(outcome.screened.plans.row(int(row)) for row in outcome.rows[:2])
         faster = int((outcome.step_s < result.step_time_s).sum())
-        beyond = outside(subject.space, subject.plan)
+        beyond = outside(subject.space, _ruled(subject))
         rank = 1 + faster if result.fits and not beyond else None
         place = Place(rank=rank, outside=beyond, status=outcome.status, search=outcome.facts())
     others = (evaluate(subject.space, plan) for plan in rivals)
     return place, next((each for each in others if each.plan_id != result.plan_id), None)
+
+
+def _ruled(subject: Subject) -> Plan:
+    """The plan as its space lists it: `search` solves what it has ranked under `fit`."""
+    plan, listed = subject.plan, subject.space.plan.recompute
+    return replace(plan, recompute="fit") if plan.recompute == SOLVE and "fit" in listed else plan
 
 
 def _document(subject: Subject, result: PlanResult, place: Place, other: PlanResult | None) -> dict[str, Any]:

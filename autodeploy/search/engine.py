@@ -27,6 +27,8 @@ Engine = Literal["auto", "exact", "optuna"]
 ENGINES: tuple[Engine, ...] = ("auto", "exact", "optuna")
 CUT_SHAPES = {"fast": 0, "normal": 32, "deep": 128}
 """`auto`: how many of the best shapes are searched with layers cut beyond the rules, by effort."""
+FINALISTS = 20
+"""Ranked plans whose selections are solved."""
 STUDY_SHAPES = 24
 """Shapes that a study looks at."""
 
@@ -44,6 +46,8 @@ class Request:
     workers: int = 1
     storage: str | None = None
     sampler: str = "nsga2"
+    solve: bool = True
+    """Solve what the ranked plans rebuild (not for `exact`, whose answer is the proof over rules)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +85,7 @@ def search(space: Space, request: Request, report: Report = silent) -> Answer:
     """Rank the plans of a space. Raises `SpecError` for a faulty space or storage."""
     progress = Progress()
     report(progress)
-    limits = Limits(top=request.top, timeout_s=request.timeout_s)
+    limits = Limits(top=_places(request), timeout_s=request.timeout_s)
     ruled = search_plans(space, enumerate_plans(space), progress, limits, report)
     if ruled.status in ("timeout", "interrupted", "infeasible") or request.engine == "exact":
         return _answer([ruled], request)
@@ -97,7 +101,7 @@ def _cuts(ruled: Outcome, request: Request, progress: Progress, limits: Limits, 
     plans = cut_plans(shortlist(ruled.space, ruled.screened, request.cut_shapes))
     if not plans:
         return []
-    last = float(ruled.step_s[-1]) if len(ruled.step_s) >= request.top else float("inf")
+    last = float(ruled.step_s[-1]) if len(ruled.step_s) >= _places(request) else float("inf")
     return [
         search_plans(
             ruled.space,
@@ -116,12 +120,22 @@ def _answer(outcomes: list[Outcome], request: Request) -> Answer:
     worst = max(outcomes, key=lambda outcome: outcome.gap_frac)
     status = next((o.status for o in outcomes if o.status in ("timeout", "interrupted")), outcomes[0].status)
     return Answer(
-        space=outcomes[0].space, outcomes=tuple(outcomes), results=tuple(_rank(outcomes[0].space, steps, request.top)),
+        space=outcomes[0].space, outcomes=tuple(outcomes), results=tuple(_rank(outcomes[0].space, steps, request)),
         status=status, gap_frac=worst.gap_frac,
     )  # fmt: skip
 
 
-def _rank(space: Space, steps: dict[Plan, float], top: int) -> list[PlanResult]:
+def _solves(request: Request) -> bool:
+    return request.solve and request.engine != "exact"
+
+
+def _places(request: Request) -> int:
+    """Places to prove: where the first plans are solved after that, always so many that the answer does not depend on
+    how many are asked for."""
+    return max(request.top, FINALISTS) if _solves(request) else request.top
+
+
+def _rank(space: Space, steps: dict[Plan, float], request: Request) -> list[PlanResult]:
     """The best plans in full, each on its best layout; ties to the layout that a rule makes.
 
     Plans that differ in nothing but the cut of their layers are one, unless the space lists several layouts.
@@ -130,10 +144,12 @@ def _rank(space: Space, steps: dict[Plan, float], top: int) -> list[PlanResult]:
     best: dict[Plan, Plan] = {}
     for plan in sorted(steps, key=lambda plan: (steps[plan], plan.layout != "auto")):
         best.setdefault(replace(plan, layout="") if single else plan, plan)
-        if len(best) == top:
+        if len(best) == _places(request):
             break
-    finalists = [_solved(space, evaluate(space, plan)) for plan in best.values()]
-    return sorted(finalists, key=lambda result: result.step_time_s)
+    results = [evaluate(space, plan) for plan in best.values()]
+    if _solves(request):
+        results = sorted((_solved(space, result) for result in results), key=lambda result: result.step_time_s)
+    return results[: request.top]
 
 
 def _solved(space: Space, ruled: PlanResult) -> PlanResult:
@@ -171,7 +187,7 @@ def _study(ruled: Outcome, request: Request, progress: Progress, report: Report)
         ledger = Ledger(storage, space.name, content_hash(space, request))
         ledger.check()
         found = run_groups(outer, settings, ledger, request.workers, deadline_s=deadline, report=hear)
-    results = _rank(space, found.step_s | ruled.steps(), request.top)
+    results = _rank(space, found.step_s | ruled.steps(), request)
     facts = {
         "sampler": request.sampler, "trials": found.trials, "simulated": found.simulated, "shapes": len(outer.shapes),
         "groups": found.groups, "content_hash": ledger.content_hash,

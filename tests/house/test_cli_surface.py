@@ -19,6 +19,7 @@ SURFACE = {
     },
     "explain": {"PLAN", "--space", "--gbs", "--json"},
     "export": {"PLAN", "--target", "--space", "--out", "--allow-loss"},
+    "memory": {"PLAN", "--space", "--gbs", "--json"},
     "trace": {"PLAN", "--space", "--gbs", "--out", "--ascii"},
     "layout": {"PLAN", "--space", "--gbs", "--json"},
     "schedules": {"--pp", "--microbatches", "--forward", "--backward", "--vpp", "--send", "--merged", "--json"},

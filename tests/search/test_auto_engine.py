@@ -29,7 +29,7 @@ SHAPES = 2
 @cache
 def found(name: str, top: int = 20, engine: Any = "auto", shapes: int = SHAPES) -> Answer:
     """The answer of an engine on a little space."""
-    return search(little_spaces()[name], Request(engine=engine, top=top, cut_shapes=shapes))
+    return search(little_spaces()[name], Request(engine=engine, top=top, cut_shapes=shapes, solve=False))
 
 
 @cache
@@ -112,7 +112,7 @@ def test_without_cuts_it_is_the_exact_engine(name: str) -> None:
 @pytest.mark.parametrize("name", ["dense", "mtp"])
 def test_a_layout_that_the_user_states_is_not_cut(name: str) -> None:
     space = with_values(little_spaces()[name], layout=("even",))
-    answer = search(space, Request(top=3))
+    answer = search(space, Request(top=3, solve=False))
     assert {result.plan.layout for result in answer.results} == {"even"}
     assert answer.results == search(space, Request(engine="exact", top=3)).results
 
@@ -180,3 +180,15 @@ def test_a_space_that_lists_every_shape_once_is_searched_whole() -> None:
     steps = [each.step_s for plan in plans if (each := simulated(space, plan))]
     ruled = search(space, Request(engine="exact", top=1)).results[0].step_time_s
     assert answer.results[0].step_time_s == min([*steps, ruled])
+
+
+@pytest.mark.parametrize("name", ["dense", "sparse", "mtp"])
+def test_solved_finalists_are_never_slower_and_do_not_depend_on_how_many_are_asked_for(name: str) -> None:
+    space = little_spaces()[name]
+    ruled, solved = (search(space, Request(top=20, cut_shapes=2, solve=each)) for each in (False, True))
+    few = search(space, Request(top=5, cut_shapes=2))
+    assert few.results == solved.results[:5]
+    steps = [result.step_time_s for result in solved.results]
+    assert steps == sorted(steps)
+    assert all(after <= before.step_time_s for after, before in zip(steps, ruled.results, strict=True))
+    assert {result.plan.recompute for result in solved.results} <= {"fit", "solve"}
