@@ -48,11 +48,12 @@ def _config(model: Model, plan: Plan) -> Any:
         "expert_model_parallel_size": plan.ep, "expert_tensor_parallel_size": plan.etp,
         "use_cpu_initialization": True, "perform_initialization": False,
     }  # fmt: skip
-    given |= _of_attention(model) | _of_experts(model)
+    given |= of_attention(model) | of_experts(model)
     return (MLATransformerConfig if isinstance(model.attention, MLA) else TransformerConfig)(**given)
 
 
-def _of_attention(model: Model) -> dict[str, Any]:
+def of_attention(model: Model) -> dict[str, Any]:
+    """Options of the attention block."""
     a = model.attention
     if isinstance(a, GQA):
         return {
@@ -66,7 +67,8 @@ def _of_attention(model: Model) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_experts(model: Model) -> dict[str, Any]:
+def of_experts(model: Model) -> dict[str, Any]:
+    """Options of the experts."""
     moe = model.moe
     if moe is None:
         return {}

@@ -1,7 +1,8 @@
 """What PyTorch keeps from a forward to its backward pass, and where: every storage once. Needs torch in functions only.
 
 Counted are the storages that `torch.autograd.graph.saved_tensors_hooks` hands over and that are still held when the
-forward has ended, whole, however small the part that is looked at; parameters are left out.
+forward has ended, whole, however small the part that is looked at. Parameters are left out, and so is memory that was
+given back by then (storages resized to nothing).
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Recorder:
         """What is held now, in the order in which it was first saved."""
         groups: dict[int, list[_Held]] = {}
         for held in (ref() for ref in self._held):
-            if held is not None:
+            if held is not None and held.tensor.untyped_storage().nbytes():
                 groups.setdefault(held.tensor.untyped_storage().data_ptr(), []).append(held)
         return [_storage(group) for group in groups.values()]
 

@@ -7,7 +7,6 @@ storage has a place and every place a storage. In plain words: docs/memory.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -18,41 +17,9 @@ from autodeploy.analysis.readings import PLAIN
 from autodeploy.spec.model import Kind
 from tests.builders import job_of, ops_of, plan_of
 from tests.interop.hf_layers import ONE, OTHER, Sizes, model_like, storages
-from tests.interop.saved import Site
+from tests.interop.places import Formula, Place, bytes_by_place, bytes_by_row, hidden, names
 
 pytestmark = pytest.mark.interop
-
-Formula = Callable[[Sizes], int]
-
-
-def nothing(_: Sizes) -> int:
-    """No difference."""
-    return 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """A line that had storages saved, and the row that they belong to."""
-
-    row: str
-    """One of ours, two of ours joined by +, or a name of its own."""
-    module: str
-    line: str
-    """Part of the line."""
-    more: Formula = nothing
-    """Bytes beyond our row."""
-    tail: Callable[[Sizes], tuple[int, ...]] | None = None
-    """Only tensors of these last dimensions: one line may save several."""
-    dtype: str = ""
-
-    def takes(self, site: Site, z: Sizes) -> bool:
-        """Whether a site is this place."""
-        return (
-            site.module == self.module
-            and self.line in site.line
-            and self.dtype in ("", site.dtype)
-            and (self.tail is None or self.tail(z) == site.shape[-len(self.tail(z)) :])
-        )
 
 
 def norm(module: str, row: str, ours: str, elements: Formula, width: Formula) -> tuple[Place, ...]:
@@ -67,11 +34,6 @@ def norm(module: str, row: str, ours: str, elements: Formula, width: Formula) ->
         ),
         Place(row=both, module=module, line="self.weight * hidden_states"),
     )  # fmt: skip
-
-
-def hidden(z: Sizes) -> int:
-    """Elements of a hidden state."""
-    return z.T * z.h
 
 
 def swiglu(module: str, fc1: str, name: str) -> tuple[Place, ...]:
@@ -264,13 +226,9 @@ def sizes_of(case: Case, z: Sizes) -> Sizes:
 
 @cache
 def counted(name: str, z: Sizes) -> dict[Place | None, int]:
-    """Bytes of every place, that of none included; a storage belongs to the first place that takes one of its sites."""
+    """Bytes of every place, that of none included."""
     case = CASES[name]
-    found: dict[Place | None, int] = {}
-    for storage in storages(case.layer, case.attention, z, case.dense):
-        place = next((each for each in case.places if any(each.takes(site, z) for site in storage.sites)), None)
-        found[place] = found.get(place, 0) + storage.bytes
-    return found
+    return bytes_by_place(storages(case.layer, case.attention, z, case.dense), case.places, z)
 
 
 def ours(case: Case, z: Sizes) -> dict[str, float]:
@@ -280,11 +238,6 @@ def ours(case: Case, z: Sizes) -> dict[str, float]:
     kind = Kind.SPARSE if model.moe else Kind.DENSE
     ops = ops_of(model, plan_of(mbs=z.b), job_of(z.s), profile)[kind]
     return {row.name: row.bytes for op in ops for row in op.rows if row.bytes}
-
-
-def names(row: str) -> list[str]:
-    """Our rows that a place's row stands for."""
-    return row.split("+")
 
 
 @pytest.fixture(autouse=True)
@@ -319,11 +272,5 @@ def test_every_row_of_ours_is_kept(name: str, z: Sizes) -> None:
 def test_rows_are_ours_and_the_differences_exactly(name: str, z: Sizes) -> None:
     case = CASES[name]
     z = sizes_of(case, z)
-    held, rows = counted(name, z), ours(case, z)
-    seen: dict[str, float] = {}
-    expected: dict[str, float] = {}
-    for place in case.places:
-        seen[place.row] = seen.get(place.row, 0) + held[place]
-        expected.setdefault(place.row, sum(rows.get(each, 0.0) for each in names(place.row)))
-        expected[place.row] += place.more(z)
+    seen, expected = bytes_by_row(counted(name, z), ours(case, z), case.places, z)
     assert seen == expected
