@@ -68,10 +68,10 @@ def moe_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
     moe = model.moe
     assert moe is not None
     h = model.hidden
-    own = Row(name="moe input", bytes=BF16 * h * t.part, module=Module.FULL)
+    own = Row(name="moe input", bytes=BF16 * h * t.part, module=Module.LAYERNORM)
     rest = Row(name="moe input, gathered part", bytes=BF16 * h * (t.whole - t.part), module=Module.MOE)
     return [
-        norm("norm 2", model, profile, t.part, rows=(own, rest), module=Module.FULL),
+        norm("norm 2", model, profile, t.part, rows=(own, rest), module=Module.LAYERNORM),
         _router(h, moe, t),
         *_routed(model, moe, t, profile),
         *_shared(model, moe, t, profile),

@@ -17,9 +17,6 @@ EAGER_NORM_BYTES = (36.0, 54.0)
 """RMSNorm line by line, per element: to fp32 (2 + 4), square (4 + 4), mean (4), scale (4 + 4), to bf16 (4 + 2), times
 weight (2 + 2), and the copies between; backward half as much again. One kernel moves 4 and 6."""
 EAGER_NORM_KERNELS = 7
-EAGER_NORM_SAVED_BYTES = 4.0
-"""What the lines keep beyond input and output, per element: the input in fp32 where one kernel keeps it in bf16 (2),
-and the product before the weight (2). `tests/interop/test_saved_tensors.py` counts it."""
 EAGER_GATED_BYTES = (12.0, 22.0)
 """SwiGLU as chunk, silu (2 + 2), times (4 + 2) and the copy of a half (2): per output element; backward with the
 halves joined again. One kernel moves 6 and 10."""
@@ -40,7 +37,7 @@ def norm(
     kernels = 1 if fused else EAGER_NORM_KERNELS
     traffic = size * tokens
     if not fused:
-        rows = (*rows, Row(name=f"{name} line by line", bytes=EAGER_NORM_SAVED_BYTES * traffic, module=module))
+        rows = (*rows, Row(name=f"{name} line by line", bytes=profile.norm_saved_bytes * traffic, module=module))
     return vector(name, forward * traffic, backward * traffic, params=params, rows=rows, module=module, kernels=kernels)
 
 

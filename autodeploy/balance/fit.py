@@ -96,7 +96,7 @@ def beside(
         update=update_bytes(machine, job, plan, role, params, costs),
         start=start_bytes(machine, plan, params),
         masks=mask_bytes(machine, job, role),
-        host=host_bytes(job, plan, params),
+        host=host_bytes(job, machine.profile, plan, params),
     )
 
 

@@ -18,8 +18,6 @@ from autodeploy.spec.target import Profile
 
 WEIGHT_BYTES = 2.0
 """bf16 weights."""
-MASTER_BYTES = 4.0
-"""fp32 master weights; beside them the state has the two moments of Adam (`Job.moment_bytes`)."""
 HALF_BYTES = 2.0
 """Of a master weight, what the weight itself holds where both share their upper half."""
 HOST_PIECES = 16.0
@@ -28,9 +26,9 @@ Moments = Sequence[Sequence[tuple[Kind, Num]]]
 """Moments that can be the peak: per moment, how many layers of each kind are live."""
 
 
-def optimizer_bytes(job: Job) -> float:
+def optimizer_bytes(job: Job, profile: Profile) -> float:
     """Master weight and moments of a parameter."""
-    return MASTER_BYTES + job.moment_bytes
+    return profile.master_bytes + job.moment_bytes
 
 
 def state_bytes(job: Job, profile: Profile, plan: PlanLike, params: Num, shards: Num) -> dict[str, Num]:
@@ -46,7 +44,7 @@ def state_bytes(job: Job, profile: Profile, plan: PlanLike, params: Num, shards:
     return {
         "weights": _weight_bytes(profile, plan) * params / where(plan.zero >= 3, shards, 1.0),
         "gradients": (job.grad_bytes + beside) * params / where(plan.zero >= 2, shards, 1.0),
-        "optimizer": _kept_state(job, plan) * params / where(plan.zero >= 1, shards, 1.0),
+        "optimizer": _kept_state(job, profile, plan) * params / where(plan.zero >= 1, shards, 1.0),
     }
 
 
@@ -55,9 +53,9 @@ def _weight_bytes(profile: Profile, plan: PlanLike) -> Num:
     return where(plan.zero >= 3, 0.0, WEIGHT_BYTES) if profile.sharded_master else WEIGHT_BYTES
 
 
-def _kept_state(job: Job, plan: PlanLike) -> Num:
+def _kept_state(job: Job, profile: Profile, plan: PlanLike) -> Num:
     """Bytes of optimizer state that a parameter has on the device while passes run."""
-    state = optimizer_bytes(job)
+    state = optimizer_bytes(job, profile)
     reused = where(plan.states == States.REUSE, state - HALF_BYTES, state)
     return where(plan.states == States.HOST, 0.0, reused)
 
@@ -132,11 +130,11 @@ def moments_bytes(job: Job, plan: PlanLike, params: Params) -> Num:
     return here * _sharded(plan, params)
 
 
-def host_bytes(job: Job, plan: PlanLike, params: Params) -> Num:
+def host_bytes(job: Job, profile: Profile, plan: PlanLike, params: Params) -> Num:
     """Optimizer state of a stage that lies on the host."""
     if not np.any(plan.states == States.HOST):  # static: whether any plan asks
         return 0.0
-    return where(plan.states == States.HOST, optimizer_bytes(job), 0.0) * _sharded(plan, params)
+    return where(plan.states == States.HOST, optimizer_bytes(job, profile), 0.0) * _sharded(plan, params)
 
 
 def _sharded(plan: PlanLike, params: Params) -> Num:
@@ -159,7 +157,7 @@ def update_bytes(
     """
     profile = machine.profile
     copied = _copied_bytes(profile, plan, role, params, costs) if profile.update_copy_bytes else 0.0
-    return copied + gradient_copies(profile, job, plan, params) + host_bytes(job, plan, params) / HOST_PIECES
+    return copied + gradient_copies(profile, job, plan, params) + host_bytes(job, profile, plan, params) / HOST_PIECES
 
 
 def _copied_bytes(profile: Profile, plan: PlanLike, role: Role, params: Params, costs: Mapping[Kind, LayerCost]) -> Num:

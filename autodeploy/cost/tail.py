@@ -127,7 +127,7 @@ def optimizer_s(machine: Machine, job: Job, plan: PlanLike, dp: DataParallel, pa
     Source: model.md 5.4, 9.2; MindSpeed swap-optimizer.
     """
     share = params[0] / dp.dense_shards + params[1] / dp.expert_shards
-    state = optimizer_bytes(job)
+    state = optimizer_bytes(job, machine.profile)
     adam = hbm_s(machine.cluster.device, (ADAM_BYTES + 2.0 * state) * share)
     if not np.any(plan.states == States.HOST):  # static: whether any plan asks
         return adam

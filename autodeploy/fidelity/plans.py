@@ -72,7 +72,7 @@ def plan_of(row: Row, stack: Stack, model: Model) -> Plan:
     vpp = row.vpp or _vpp(row, stack, model, pp, dp * mbs)
     moe = model.moe
     ep = (row.ep or 1) if moe else 1
-    zero, replicas = _sharding(row, stack, dp * cp)
+    zero, replicas = _sharding(row, stack, dp * cp, pp)
     pair = moe is not None and ep > 1 and (pp == 1 or vpp > 1) and merges(row)
     return Plan(
         tp=tp,
@@ -128,9 +128,10 @@ def _vpp(row: Row, stack: Stack, model: Model, pp: int, rank_sequences: int) -> 
     return 1 if model.layers % (pp * stack.chunk_layers) else model.layers // (pp * stack.chunk_layers)
 
 
-def _sharding(row: Row, stack: Stack, group: int) -> tuple[Literal[0, 1, 2, 3], int]:
+def _sharding(row: Row, stack: Stack, group: int, pp: int) -> tuple[Literal[0, 1, 2, 3], int]:
     """The ZeRO stage, and the copies of the sharded state."""
-    zero: int = stack.zero
+    alone = stack.zero_without_pipeline
+    zero: int = stack.zero if alone is None or pp > 1 else alone
     stage = re.search(r"zero-stage=(\d)", row.flags) or re.search(r"zero-(\d)", row.notes, re.IGNORECASE)
     if row.dist_optimizer is not None:
         zero = min(zero, 1) or 1 if row.dist_optimizer else 0

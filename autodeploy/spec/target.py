@@ -77,6 +77,10 @@ class Profile:
     """Sharded weights (zero 3) are the fp32 master weights: there is no 16-bit shard beside them."""
     loss_chunk_tokens: Natural = 0
     """The loss runs over so many tokens at a time and keeps no logits between passes; 0: over all at once."""
+    norm_saved_bytes: NotNegative = 4.0
+    """RMSNorm line by line, per element: what it keeps beyond its input and output in 16 bits."""
+    master_bytes: NotNegative = 4.0
+    """fp32 master weight of a parameter; 0 where the update works on the weights themselves."""
     update_copy_bytes: NotNegative = 0.0
     """Temporary of the optimizer's step, per element of the largest trained tensor of the rank's shard."""
     update_copy_most_bytes: NotNegative = 0.0

@@ -155,7 +155,7 @@ REBUILT = {
         places=(*NORMS, *LATENTS, *UP[:3], *MLA_CORE_REBUILT, OUT, *FUSED_DENSE),
     ),
     "mla, experts, layernorm": Case(
-        layer="deepseek-v3", **MLA_EXPERTS, rebuilt=("layernorm",), beyond=("moe input",),
+        layer="deepseek-v3", **MLA_EXPERTS, rebuilt=("layernorm",),
         places=(*NORMS_REBUILT, *LATENTS[1:], *UP, *FUSED_SCORES, OUT, *ROUTED[1:], *GROUPED, *SHARED_EXPERTS),
     ),
     "mla, experts, moe_act": Case(
@@ -170,7 +170,7 @@ REBUILT = {
         layer="deepseek-v3", **MLA_EXPERTS, rebuilt=("moe",), places=(*NORMS, *MLA_FUSED, *MOE_REBUILT),
     ),
     "mla, experts, all modules": Case(
-        layer="deepseek-v3", **MLA_EXPERTS, beyond=("moe input",),
+        layer="deepseek-v3", **MLA_EXPERTS,
         rebuilt=("layernorm", "moe_act", "mla_up_proj", "shared_experts", "moe", "core_attn"),
         places=(*NORMS_REBUILT, *LATENTS[1:], *UP_REBUILT, MLA_CORE_REBUILT[-1], OUT),
     ),
