@@ -147,7 +147,7 @@ def _allocated(
     working = max(prices[kind].working_bytes for kind in role.kinds)
     rebuilt = max((_at_work(prices[kind], each) for (_, kind), each in shares.items()), default=0.0)
     passes = max(held_at(rows, moment) for moment in live) + working + rebuilt + working_buffers(common.limits, role)
-    state = resident_bytes(common.limits, params) + beside_rows.masks
+    state = resident_bytes(common.limits, params) + beside_rows.always
     return float(max(state + max(passes, beside_rows.update), beside_rows.start))
 
 

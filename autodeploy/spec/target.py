@@ -83,8 +83,11 @@ class Profile:
     """Per token and head: what the fused attention core keeps of its soft-max."""
     layer_mask_bytes: NotNegative = 0.0
     """Per layer and squared token of the sequence: an attention mask that every layer holds."""
-    flat_experts: bool = False
-    """At the start the weights of all local experts are copied into one tensor, the old ones still there."""
+    flat_weights: bool = False
+    """At the start all local weights are copied into flat tensors, dense ones, then experts, the old ones still there."""
+    stand_in_bytes: NotNegative = 0.0
+    """Per element of a linear layer's weight: what stands in for its gradient where products add that up themselves;
+    one for all weights of a shape, kept from the first backward pass on."""
     modules: tuple[str, ...] = ALL_MODULES
     """What it can rebuild in the backward pass."""
     pair_modules: tuple[str, ...] = ALL_MODULES
