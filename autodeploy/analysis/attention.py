@@ -53,14 +53,14 @@ def attention_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
     """From the layer input to the residual after attention."""
     h = model.hidden
     entry = Row(name="layer input", bytes=BF16 * h * t.part, module=Module.KEPT)
-    normed = Row(name="norm-1 output", bytes=BF16 * h * kept_tokens(profile, t), module=Module.LAYERNORM)
+    normed = Row(name="norm-1 output", bytes=BF16 * h * kept_tokens(profile, t), module=Module.LAYERNORM, taken="only")
     core = _mla(model, model.attention, t, profile) if isinstance(model.attention, MLA) else _gqa(model, t, profile)
     after = Row(name="residual after attention", bytes=BF16 * h * t.part, module=Module.FULL)
     return [
         norm("norm 1", model, profile, t.part, rows=(entry, normed), module=Module.LAYERNORM),
         *core,
         *sandwich("norm after attention", model, profile, t),
-        residual("residual 1", model, t.part, rows=(after,)),
+        residual("residual 1", model, profile, t.part, rows=(after,)),
     ]
 
 
@@ -132,7 +132,7 @@ def _mla(model: Model, a: MLA, t: Tokens, profile: Profile) -> list[Op]:
 
 def _latent_norm(name: str, model: Model, profile: Profile, tokens: Num, rank: int, kept: Num) -> Op:
     """RMSNorm over a latent."""
-    row = Row(name=f"{name} latent normed", bytes=kept, module=Module.FULL)
+    row = Row(name=f"{name} latent normed", bytes=kept, module=Module.FULL, taken="only")
     plain = norm(f"{name} latent norm", model, profile, tokens, rows=(row,), module=Module.FULL, width=rank)
     return replace(plain, params=1.0 * rank)
 

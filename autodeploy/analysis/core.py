@@ -37,7 +37,8 @@ def core_ops(
 ) -> tuple[Op, ...]:
     """From q, k and v to the attention output, of (query and key, value) head sizes `dims`."""
     size = BF16 * t.whole * heads * dims[1]
-    output = Row(name="attention output", bytes=size + _output_copy(profile, t, size), module=Module.FULL)
+    kept = size + _output_copy(profile, t, size)
+    output = Row(name="attention output", bytes=kept, module=Module.FULL, taken="also")
     transfers = _context_transfers(t, heads, groups, dims)
     flop = 2.0 * t.whole * mean_keys(model, t.document) * heads
     if profile.attention == "unfused":

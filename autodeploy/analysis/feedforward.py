@@ -38,9 +38,9 @@ def dense_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
     """Norm, the two (gated: three) matrices, residual."""
     h, width = model.hidden, model.ffn_width / t.tp
     up = (2.0 if model.gated else 1.0) * width
-    normed = Row(name="norm-2 output", bytes=BF16 * h * kept_tokens(profile, t), module=Module.LAYERNORM)
+    normed = Row(name="norm-2 output", bytes=BF16 * h * kept_tokens(profile, t), module=Module.LAYERNORM, taken="only")
     fc1 = Row(name="fc1 output", bytes=BF16 * t.whole * up, module=Module.MLP, grad_live=True)
-    act = Row(name="activation output", bytes=BF16 * t.whole * width, module=Module.MLP_ACT)
+    act = Row(name="activation output", bytes=BF16 * t.whole * width, module=Module.MLP_ACT, taken="only")
     traffic = BF16 * h * t.whole
     biased = 1.0 if model.linear_bias else 0.0
     return [
@@ -59,7 +59,7 @@ def dense_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
         matmul("fc2", t.whole, h, width, module=Module.MLP, transfers=(scatter(traffic),)),
         *bias("fc2 bias", t, biased * h),
         *sandwich("norm after mlp", model, profile, t),
-        residual("residual 2", model, t.part),
+        residual("residual 2", model, profile, t.part),
     ]
 
 
@@ -76,7 +76,7 @@ def moe_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
         *_routed(model, moe, t, profile),
         *_shared(model, moe, t, profile),
         *sandwich("norm after moe", model, profile, t),
-        residual("residual 2", model, t.part),
+        residual("residual 2", model, profile, t.part),
     ]
 
 
@@ -98,9 +98,9 @@ def _routed(model: Model, moe: MoE, t: Tokens, profile: Profile) -> list[Op]:
     local = moe.experts / t.ep
     eager = "permute" not in profile.fused
     moved = (EAGER_PERMUTE if eager else 1.0) * BF16 * 2.0 * (1.0 + k) * h * t.part * t.imbalance
-    permuted = Row(name="permuted tokens", bytes=BF16 * received * h, module=Module.MOE, grad_live=True)
+    permuted = Row(name="permuted tokens", bytes=BF16 * received * h, module=Module.MOE, grad_live=True, taken="only")
     fc1 = Row(name="expert fc1 output", bytes=BF16 * received * up, module=Module.MOE, grad_live=True)
-    act = Row(name="expert activation output", bytes=BF16 * received * width, module=Module.MOE_ACT)
+    act = Row(name="expert activation output", bytes=BF16 * received * width, module=Module.MOE_ACT, taken="only")
     # the expert product ends where ranks of one expert add up: etp copies shrink to one
     combined = Row(name="combine input", bytes=BF16 * received / t.etp * h, module=Module.MOE)
     permute = vector(
@@ -162,7 +162,7 @@ def _shared(model: Model, moe: MoE, t: Tokens, profile: Profile) -> list[Op]:
     traffic = BF16 * h * t.whole
     module = Module.SHARED_EXPERTS
     fc1 = Row(name="shared fc1 output", bytes=BF16 * t.whole * up, module=module)
-    act = Row(name="shared activation output", bytes=BF16 * t.whole * width, module=module)
+    act = Row(name="shared activation output", bytes=BF16 * t.whole * width, module=module, taken="only")
     return [
         matmul("shared fc1", t.whole, up, h, module=module, rows=(fc1,), transfers=(gather(traffic, t),)),
         activation("shared activation", model, profile, t.whole, width, module, (act,)),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from autodeploy.analysis.ops import Engine, Op, Shard, matmul, vector
 from autodeploy.numeric import Num
 from autodeploy.spec.job import Job
+from autodeploy.spec.target import Profile
 
 NARROW = ("fp8", "nvfp4")
 CAST_FORWARD_BYTES = 3.0
@@ -14,14 +15,26 @@ CAST_FORWARD_BYTES = 3.0
 CAST_BACKWARD_BYTES = 5.0
 """Per element of its output gradient: read in bf16, written in 8 bits as it is and transposed (Transformer Engine
 transposes for the weight gradient on Hopper), and the input transposed: 2 + 1 + 1 and 1."""
+NARROW_INPUT = {"fp8": 0.5, "nvfp4": 0.28125}
+"""Of a 16-bit row, what its narrow copy takes: 1 byte an element, or half a byte and a scale of 8 bits for 16."""
 LINEAR = (Engine.MATMUL, Engine.EXPERTS)
 
 
-def narrowed(job: Job, ops: tuple[Op, ...]) -> tuple[Op, ...]:
-    """With the casts around every product that runs below 16 bits."""
+def narrowed(profile: Profile, job: Job, ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """With the casts around every product that runs below 16 bits, and rows as those products keep them."""
     if job.precision not in NARROW:
         return ops
+    if profile.narrow_inputs_saved and not job.lora_rank:  # adapters keep the 16-bit input, frozen products none
+        ops = tuple(_kept_narrow(op, NARROW_INPUT[job.precision]) for op in ops)
     return tuple(each for op in ops for each in ((_cast(op), op) if op.narrow else (op,)))
+
+
+def _kept_narrow(op: Op, share: float) -> Op:
+    """An op whose rows are kept as linear products take them: a narrow copy in the row's place, or beside it."""
+    if not any(row.taken for row in op.rows):
+        return op
+    factor = {"": 1.0, "only": share, "also": 1.0 + share}
+    return replace(op, rows=tuple(replace(row, bytes=factor[row.taken] * row.bytes) for row in op.rows))
 
 
 def _cast(op: Op) -> Op:

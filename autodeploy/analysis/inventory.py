@@ -43,7 +43,7 @@ def inventory(model: Model, job: Job, profile: Profile, plan: LayerLike) -> Inve
     if job.lora_rank and not profile.gathered_inputs_saved:
         profile = replace(profile, gathered_inputs_saved=True)
     ops = inventory_of(model, profile, tokens_of(job, plan), job.mtp)
-    return {kind: narrowed(job, adapted(job, ops[kind])) for kind in ops}
+    return {kind: narrowed(profile, job, adapted(job, ops[kind])) for kind in ops}
 
 
 def inventory_of(model: Model, profile: Profile, t: Tokens, mtp: bool) -> Inventory:

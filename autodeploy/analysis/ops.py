@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal
 
 from autodeploy.numeric import Num
 
@@ -71,6 +72,8 @@ class Row:
     module: Module
     grad_live: bool = False
     """Its gradient is among the largest live tensors of the layer's backward pass (model.md 4.6)."""
+    taken: Literal["", "only", "also"] = ""
+    """By a linear product that may run in 8 bits: by nothing else, or by other ops as well."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -44,9 +44,12 @@ def norm(
     return vector(name, forward * traffic, backward * traffic, params=params, rows=rows, module=module, kernels=kernels)
 
 
-def residual(name: str, model: Model, tokens: Num, rows: tuple[Row, ...] = ()) -> Op:
-    """Residual addition: two reads and a write, forward and backward."""
+def residual(name: str, model: Model, profile: Profile, tokens: Num, rows: tuple[Row, ...] = ()) -> Op:
+    """Residual addition: two reads and a write, forward and backward; with the mask of the dropout before it."""
     traffic = 3.0 * BF16 * model.hidden * tokens
+    if profile.dropout_saved_bytes:
+        mask = profile.dropout_saved_bytes * model.hidden * tokens
+        rows = (*rows, Row(name=f"{name}, dropout mask", bytes=mask, module=Module.FULL))
     return vector(name, traffic, traffic, rows=rows)
 
 

@@ -97,7 +97,7 @@ def beside(
         update=update_bytes(machine, job, plan, role, params, costs),
         start=start_bytes(machine, plan, params),
         always=mask_bytes(machine, job, role) + stand_in_bytes(machine, role, costs),
-        host=host_bytes(plan, params),
+        host=host_bytes(job, plan, params),
     )
 
 

@@ -50,7 +50,7 @@ def moments_of(
 ) -> dict[str, Terms]:
     """Bytes per moment and term; `lost_frac` is the share lost to the allocator."""
     state = {name: float(value) for name, value in resident_terms(job, profile, plan, params).items()}
-    young = state | {"optimizer": state["optimizer"] - float(moments_bytes(plan, params))}
+    young = state | {"optimizer": state["optimizer"] - float(moments_bytes(job, plan, params))}
     buffers = working_buffers(limits, role)
     rows, update, always = float(passes.rows + held.always), float(held.update), float(held.always)
     forward, backward = float(passes.forward + buffers), float(passes.backward + buffers)

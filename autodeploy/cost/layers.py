@@ -93,7 +93,7 @@ def layer_costs(model: Model, job: Job, machine: Machine, plan: LayerLike) -> di
     # layers of several kinds share the ops of their attention: each distinct op is costed once
     distinct = {id(op): op for kind in ops for op in ops[kind]}
     costs = {key: _op_cost(machine, job, op, traffic) for key, op in distinct.items()}
-    return {kind: _layer(machine, ops[kind], costs, traffic) for kind in ops}
+    return {kind: _layer(machine, job, ops[kind], costs, traffic) for kind in ops}
 
 
 def _op_cost(machine: Machine, job: Job, op: Op, traffic: Traffic) -> OpCost:
@@ -115,7 +115,7 @@ def _context_s(op: Op, loads: list[Load]) -> Num:
     return total([load.busy for load, t in zip(loads, op.transfers, strict=True) if t.group is Group.CP])
 
 
-def _layer(machine: Machine, ops: tuple[Op, ...], costs: Mapping[int, OpCost], traffic: Traffic) -> LayerCost:
+def _layer(machine: Machine, job: Job, ops: tuple[Op, ...], costs: Mapping[int, OpCost], traffic: Traffic) -> LayerCost:
     forward_terms, forward = _pass(machine, ops, costs, 0)
     backward_terms, backward = _pass(machine, ops, costs, 1)
     copies = [t.bytes for op in ops for t in op.transfers if t.group is Group.EP]
@@ -127,7 +127,7 @@ def _layer(machine: Machine, ops: tuple[Op, ...], costs: Mapping[int, OpCost], t
         rebuild=_rebuild(ops, costs),
         rows_bytes=saved_by_module(ops),
         attention_bytes=attention_bytes(ops),
-        working_bytes=maximum(grad_live_bytes(ops), transient_bytes(ops)) + gathered,
+        working_bytes=_working_bytes(machine, job, ops) + gathered,
         forward_bytes=transient_bytes(ops) + gathered,
         exchange_bytes=total([op.exchange_bytes for op in ops]),
         dense_params=params(trained, Shard.TP) + params(trained, Shard.REPLICATED),
@@ -140,6 +140,15 @@ def _layer(machine: Machine, ops: tuple[Op, ...], costs: Mapping[int, OpCost], t
         forward_terms=forward_terms,
         backward_terms=backward_terms,
     )
+
+
+def _working_bytes(machine: Machine, job: Job, ops: tuple[Op, ...]) -> Num:
+    """What a backward pass works on at most: gradients of rows, one op, or a gradient on its way into fp32."""
+    rows = maximum(grad_live_bytes(ops), transient_bytes(ops))
+    each = machine.profile.gradient_cast_bytes
+    if not each or job.grad_precision != "fp32":
+        return rows
+    return maximum(rows, each * largest_params([op for op in ops if op.trained], *Shard))
 
 
 def _pass(machine: Machine, ops: tuple[Op, ...], costs: Mapping[int, OpCost], side: int) -> tuple[dict[str, Num], Load]:

@@ -18,10 +18,8 @@ from autodeploy.spec.target import Profile
 
 WEIGHT_BYTES = 2.0
 """bf16 weights."""
-STATE_BYTES = 12.0
-"""fp32 master weights and the two moments of Adam."""
-MOMENT_BYTES = 8.0
-"""Of these, what is not there before the first update."""
+MASTER_BYTES = 4.0
+"""fp32 master weights; beside them the state has the two moments of Adam (`Job.moment_bytes`)."""
 HALF_BYTES = 2.0
 """Of a master weight, what the weight itself holds where both share their upper half."""
 HOST_PIECES = 16.0
@@ -30,18 +28,25 @@ Moments = Sequence[Sequence[tuple[Kind, Num]]]
 """Moments that can be the peak: per moment, how many layers of each kind are live."""
 
 
+def optimizer_bytes(job: Job) -> float:
+    """Master weight and moments of a parameter."""
+    return MASTER_BYTES + job.moment_bytes
+
+
 def state_bytes(job: Job, profile: Profile, plan: PlanLike, params: Num, shards: Num) -> dict[str, Num]:
     """Weights, gradients and optimizer state of `params` parameters, sharded by the ZeRO stage, while passes run.
 
-    Formula: 2 x (/D from zero 3), grad_bytes x (/D from zero 2), 12 x (/D from zero 1); 10 x where master weights
-    share their upper half with the weights; nothing where the state lies on the host
-    Source: model.md 3; arXiv 1910.02054 section 3, Megatron-LM's distributed optimizer; MindSpeed reuse-fp32-param,
-    swap-optimizer.
+    Formula: 2 x (/D from zero 3; none where the shards are the masters), (grad_bytes + 16-bit ones beside fp32 sums) x
+    (/D from zero 2), 12 x (8 x with bf16 moments; /D from zero 1); 2 x less where master weights share their upper half
+    with the weights; nothing where the state lies on the host
+    Source: model.md 3; arXiv 1910.02054 section 3, Megatron-LM's distributed optimizer and precision-aware optimizer;
+    PyTorch FSDP; MindSpeed reuse-fp32-param, swap-optimizer.
     """
+    beside = profile.half_gradient_bytes if job.grad_precision == "fp32" else 0.0
     return {
         "weights": _weight_bytes(profile, plan) * params / where(plan.zero >= 3, shards, 1.0),
-        "gradients": job.grad_bytes * params / where(plan.zero >= 2, shards, 1.0),
-        "optimizer": _kept_state(plan) * params / where(plan.zero >= 1, shards, 1.0),
+        "gradients": (job.grad_bytes + beside) * params / where(plan.zero >= 2, shards, 1.0),
+        "optimizer": _kept_state(job, plan) * params / where(plan.zero >= 1, shards, 1.0),
     }
 
 
@@ -50,9 +55,10 @@ def _weight_bytes(profile: Profile, plan: PlanLike) -> Num:
     return where(plan.zero >= 3, 0.0, WEIGHT_BYTES) if profile.sharded_master else WEIGHT_BYTES
 
 
-def _kept_state(plan: PlanLike) -> Num:
+def _kept_state(job: Job, plan: PlanLike) -> Num:
     """Bytes of optimizer state that a parameter has on the device while passes run."""
-    reused = where(plan.states == States.REUSE, STATE_BYTES - HALF_BYTES, STATE_BYTES)
+    state = optimizer_bytes(job)
+    reused = where(plan.states == States.REUSE, state - HALF_BYTES, state)
     return where(plan.states == States.HOST, 0.0, reused)
 
 
@@ -120,17 +126,17 @@ def bytes_per_param(job: Job, profile: Profile, plan: PlanLike) -> Params:
     return Params(dense, expert, *frozen_bytes(plan))
 
 
-def moments_bytes(plan: PlanLike, params: Params) -> Num:
+def moments_bytes(job: Job, plan: PlanLike, params: Params) -> Num:
     """Adam's two moments of a stage, as far as they lie on the device while passes run."""
-    here = where(plan.states == States.HOST, 0.0, MOMENT_BYTES)
+    here = where(plan.states == States.HOST, 0.0, job.moment_bytes)
     return here * _sharded(plan, params)
 
 
-def host_bytes(plan: PlanLike, params: Params) -> Num:
+def host_bytes(job: Job, plan: PlanLike, params: Params) -> Num:
     """Optimizer state of a stage that lies on the host."""
     if not np.any(plan.states == States.HOST):  # static: whether any plan asks
         return 0.0
-    return where(plan.states == States.HOST, STATE_BYTES, 0.0) * _sharded(plan, params)
+    return where(plan.states == States.HOST, optimizer_bytes(job), 0.0) * _sharded(plan, params)
 
 
 def _sharded(plan: PlanLike, params: Params) -> Num:
@@ -153,7 +159,7 @@ def update_bytes(
     """
     profile = machine.profile
     copied = _copied_bytes(profile, plan, role, params, costs) if profile.update_copy_bytes else 0.0
-    return copied + gradient_copies(profile, job, plan, params) + host_bytes(plan, params) / HOST_PIECES
+    return copied + gradient_copies(profile, job, plan, params) + host_bytes(job, plan, params) / HOST_PIECES
 
 
 def _copied_bytes(profile: Profile, plan: PlanLike, role: Role, params: Params, costs: Mapping[Kind, LayerCost]) -> Num:
@@ -208,7 +214,7 @@ def communicator_bytes(machine: Machine, model: Model, plan: PlanLike) -> Num:
     sizes = [plan.tp, plan.cp, plan.dp, plan.pp, plan.replicas]
     if model.moe is not None:
         sizes += [plan.ep, plan.etp, plan.edp]
-    groups = total([1.0 * (size > 1) for size in sizes]) + 1.0
+    groups = total([1.0 * (size > 1) for size in sizes]) + 1.0 + machine.profile.extra_groups * (plan.pp > 1)
     return groups * machine.cluster.communicator_bytes
 
 

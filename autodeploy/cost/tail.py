@@ -8,15 +8,15 @@ import numpy as np
 
 from autodeploy.cost.collectives import Rates, gather_rates, send_s, serial, span
 from autodeploy.cost.compute import hbm_s
-from autodeploy.cost.memory import HOST_PIECES, STATE_BYTES, Params, state_shards
+from autodeploy.cost.memory import HOST_PIECES, Params, optimizer_bytes, state_shards
 from autodeploy.numeric import Num, is_column, maximum, where
 from autodeploy.spec.job import Job
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.plan import Overlap, PlanLike, States
 from autodeploy.spec.target import Profile
 
-OPTIMIZER_BYTES = 30.0
-"""Per parameter and step: reads gradient (4), master and moments (12), writes these (12) and the weight (2)."""
+ADAM_BYTES = 6.0
+"""Per parameter and step: reads the gradient (4) and writes the weight (2), beside reading and writing the state."""
 PARAM_BYTES = 2.0
 
 
@@ -118,18 +118,20 @@ def _exposed(profile: Profile, plan: PlanLike, overlap: Overlap, whole_s: Num, w
     return maximum(alone, whole_s - ((plan.vpp - 1.0) * plan.pp + 1.0 - piece) * pass_s)
 
 
-def optimizer_s(machine: Machine, plan: PlanLike, dp: DataParallel, params: tuple[Num, Num]) -> Num:
+def optimizer_s(machine: Machine, job: Job, plan: PlanLike, dp: DataParallel, params: tuple[Num, Num]) -> Num:
     """Adam over the rank's share of the state, which comes from the host and goes back piece by piece where it lies
     there: both ways at once, beside the update of the piece before.
 
-    Formula: 30 x / D / hbm; from the host max(that, 12 x / D / B) + 12 x / D / B / 16
+    Formula: (6 + 2 s) x / D / hbm, s = 12 bytes of state (8 with bf16 moments); from the host
+    max(that, s x / D / B) + s x / D / B / 16
     Source: model.md 5.4, 9.2; MindSpeed swap-optimizer.
     """
     share = params[0] / dp.dense_shards + params[1] / dp.expert_shards
-    adam = hbm_s(machine.cluster.device, OPTIMIZER_BYTES * share)
+    state = optimizer_bytes(job)
+    adam = hbm_s(machine.cluster.device, (ADAM_BYTES + 2.0 * state) * share)
     if not np.any(plan.states == States.HOST):  # static: whether any plan asks
         return adam
-    moved = STATE_BYTES * share / machine.cluster.device.host_bytes_per_s
+    moved = state * share / machine.cluster.device.host_bytes_per_s
     return where(plan.states == States.HOST, maximum(adam, moved) + moved / HOST_PIECES, adam)
 
 
@@ -155,7 +157,7 @@ def stage_tail(
     return StageTail(
         grad_sync=_exposed(profile, plan, overlap, grads, windows[1]),
         param_sync=_exposed(profile, plan, overlap, gathered, windows[0]) if profile.overlap_param_gather else gathered,
-        optimizer=optimizer_s(machine, plan, dp, trained),
+        optimizer=optimizer_s(machine, job, plan, dp, trained),
         shared_weights=_shared_s(machine, job, plan, shared_params),
     )
 

@@ -95,7 +95,7 @@ def _row(each: Prediction) -> dict[str, Any]:
         "error_frac": each.error_frac,
         "predicted_fits": result.fits if result else None,
         "measured_fits": run.fits,
-        "predicted_peak_memory_bytes": result.peak_memory_bytes if result else None,
+        "predicted_peak_memory_bytes": each.memory_bytes,
         "measured_peak_memory_bytes": run.peak_bytes,
         "memory_error_frac": each.memory_error_frac,
         "unread_reason": each.reason or None,

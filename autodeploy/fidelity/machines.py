@@ -39,6 +39,8 @@ TENSOR_OVERLAP = (
     "fine_grain_interleave",
 )
 TENSOR_APART = ("tp and pp p2p overlap off", "tp, pp p2p overlap off")
+MASK_BYTES = 1.0
+"""A boolean an element."""
 GRAPHS = ("full-iteration cuda graphs", "full_iteration", "cuda graphs", "te cuda graphs")
 
 
@@ -65,6 +67,8 @@ def profile_of(row: Row, stack: Stack) -> Profile:
         found["overlap_tensor"] = False
     if row.says(*GRAPHS):
         found["graphs"] = True
+    if stack.dropout:
+        found["dropout_saved_bytes"] = MASK_BYTES
     if stack.update_copy_most_bytes:
         found["update_copy_most_bytes"] = stack.update_copy_most_bytes
     if "legacy" in row.source_ref:

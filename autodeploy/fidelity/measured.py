@@ -104,12 +104,13 @@ def _check(row: Row, job: Job, model: Model, device: Device, seconds: float) -> 
         raise SpecError(*faults)
 
 
-def peak_memory_bytes(row: Row) -> float | None:
+def peak_memory_bytes(row: Row, stack: Stack) -> float | None:
     """The measured peak of the fullest rank, where notes or the metric give one."""
+    units = {"gib": GIB, "gb": GIB if stack.binary_gigabytes else GIGA, "mib": MIB}
     if UNITS.get(row.metric) == "peak_memory_gb" and row.value:
-        return row.value * GIGA
+        return row.value * units["gb"]
     found = re.search(r"peak_(mem|alloc)(_mib|_gib|_gb)?[=~ ]+(\d+(?:\.\d+)?) ?(GiB|GB|MiB)?", row.notes)
     if not found:
         return None
     unit = (found[4] or (found[2] or "_gb").strip("_")).lower()
-    return float(found[3]) * {"gib": GIB, "gb": GIGA, "mib": MIB}[unit]
+    return float(found[3]) * units[unit]

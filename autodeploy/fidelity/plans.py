@@ -38,6 +38,7 @@ def job_of(row: Row, stack: Stack, model: Model) -> Job:
         seq_len=seq_len,
         precision=precision_of(row),
         grad_precision=_grads(row, stack),
+        moment_precision=stack.moment_precision,
         mtp=bool(model.mtp_depth) and _mtp(row, stack),
         document_len=stack.document_len if tuned else 0,
         lora_rank=stack.lora_rank if "lora" in f"{row.model} {row.flags}".lower() else 0,
@@ -90,7 +91,7 @@ def plan_of(row: Row, stack: Stack, model: Model) -> Plan:
         cp_comm=_cp_comm(row, stack) if cp > 1 else CpComm.RING,
         replicas=replicas,
         states=_states(row),
-        layout=layout_of(row, model, pp, vpp, _mtp(row, stack)),
+        layout=layout_of(row, stack, model, pp, vpp, _mtp(row, stack)),
         recompute=recompute_of(row, stack, model),
     )
 
@@ -188,6 +189,8 @@ def _cp_comm(row: Row, stack: Stack) -> CpComm:
 def recompute_of(row: Row, stack: Stack, model: Model) -> str:
     """The recompute policy of a row, with what it swaps. Raises `SpecError` for words that say none."""
     rebuilt = _rebuilt(row, stack, model)
+    if rebuilt == "none" and row.says("moe-zero-memory=level1"):  # which rebuilds all that the experts keep
+        rebuilt = "moe+moe_act"
     if not row.says("swap-attention") or rebuilt.startswith("full"):
         return rebuilt
     return "swap:attention" + ("" if rebuilt == "none" else f"+{rebuilt}")
@@ -259,7 +262,7 @@ def _modules(text: str, model: Model) -> str:
     return "+".join(kept) or "none"
 
 
-def layout_of(row: Row, model: Model, pp: int, vpp: int, mtp: bool) -> str:
+def layout_of(row: Row, stack: Stack, model: Model, pp: int, vpp: int, mtp: bool) -> str:
     """A stated layout, or the layers spread evenly; two left over are the embedding's and the head's. Raises
     `SpecError` for a list that does not cut the model."""
     text = f"{row.flags}; {row.notes}"
@@ -270,9 +273,26 @@ def layout_of(row: Row, model: Model, pp: int, vpp: int, mtp: bool) -> str:
     if word:
         return _worded(word, (pp, vpp), model, mtp)
     slots = pp * vpp
+    if stack.layout == "cost" and pp > 1:
+        return _worded(f"list:{','.join(map(str, filled_stages(model, pp)))}", (pp, 1), model, mtp)
     if slots > 2 and model.layers % slots and (model.layers + 2) % slots == 0:
         return notation_of(model, mtp, pp, vpp, "account:embedding,loss")
     return "even"
+
+
+def filled_stages(model: Model, pp: int) -> list[int]:
+    """Layers by stage where each takes layers until it is beyond its share of the products' parameters.
+
+    Source: nanotron models/base.py build_model, models/llama.py get_block_compute_costs.
+    """
+    layer = 4.0 * model.hidden * model.hidden + 3.0 * model.ffn_width * model.hidden
+    share = (model.layers * layer + model.vocab * model.hidden) / pp
+    counts = [0] * pp
+    stage = 0
+    for number in range(1, model.layers + 1):
+        counts[stage] += 1
+        stage += number * layer > (stage + 1) * share
+    return counts
 
 
 def _word(row: Row, text: str) -> str:

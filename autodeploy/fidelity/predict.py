@@ -28,11 +28,23 @@ class Prediction:
         return self.result.step_time_s / self.run.step_s - 1.0
 
     @property
-    def memory_error_frac(self) -> float | None:
-        """Signed error of the peak memory of the fullest rank."""
-        if self.result is None or not self.run.peak_bytes:
+    def memory_bytes(self) -> float | None:
+        """Peak memory of the fullest rank, counted as the source counts it."""
+        if self.result is None:
             return None
-        return self.result.peak_memory_bytes / self.run.peak_bytes - 1.0
+        counted = self.run.stack.memory
+        if counted == "allocated":
+            return self.result.peak_memory_bytes
+        if counted == "reserved":
+            return max(stage.reserved_bytes for stage in self.result.stages)
+        return self.result.needed_memory_bytes + self.run.space.cluster.device.context_bytes
+
+    @property
+    def memory_error_frac(self) -> float | None:
+        """Signed error of the peak memory."""
+        if self.memory_bytes is None or not self.run.peak_bytes:
+            return None
+        return self.memory_bytes / self.run.peak_bytes - 1.0
 
 
 def predict(run: Run) -> Prediction:

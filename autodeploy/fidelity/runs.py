@@ -84,7 +84,9 @@ def run_of(row: Row) -> Run:
     plan = _legal(space, plan)
     step = step_seconds(row, job, model, cluster.device, stack, plan.recompute.startswith("full"))
     fits = None if row.oom is None and step is None else not row.oom
-    return Run(row=row, stack=stack, space=space, plan=plan, step_s=step, fits=fits, peak_bytes=peak_memory_bytes(row))
+    return Run(
+        row=row, stack=stack, space=space, plan=plan, step_s=step, fits=fits, peak_bytes=peak_memory_bytes(row, stack)
+    )
 
 
 def _legal(space: Space, plan: Plan) -> Plan:

@@ -17,7 +17,7 @@ class Stack:
 
     name: str
     match: str
-    """Regular expression over `source; framework framework_version; model`."""
+    """Regular expression over `source; framework framework_version; model; source_ref`."""
     target: str
     """The catalog's target whose profile it runs under."""
     cluster: str = ""
@@ -30,6 +30,7 @@ class Stack:
     zero: Literal[0, 1, 2, 3] = 1
     grad_precision: Literal["fp32", "bf16", "fp16", "megatron"] = "fp32"
     """`megatron`: fp16 in fp16 runs, fp32 in all others."""
+    moment_precision: Literal["fp32", "bf16"] = "fp32"
     sequence_parallel: bool = False
     mbs: Literal["one", "all"] = "one"
     """Of rows that leave it out: 1, or all sequences of a data-parallel rank."""
@@ -37,6 +38,8 @@ class Stack:
     """Chunks a stage where the row does not say."""
     chunk_layers: int = 0
     """Layers of a chunk where the interleaving is not printed, if they divide evenly; 0: `vpp`."""
+    layout: Literal["even", "cost"] = "even"
+    """Stages of equal layers, or filled one by one to their share of the products' parameters, head included."""
     etp: Literal["one", "tp"] = "one"
     expert_imbalance: float = 1.0
     mtp: bool = False
@@ -55,8 +58,15 @@ class Stack:
     """How its FLOP count takes attention, where a row does not say."""
     update_copy_most_bytes: float = 0.0
     """The most that the temporary of the update takes; 0: as the target's profile says."""
+    dropout: bool = False
+    """Outputs of attention and feed-forward are dropped at random, which keeps a mask of one byte an element."""
     flags_state_kernels: bool = False
     """Its rows list every fused kernel: what is not listed is not fused."""
+    memory: Literal["allocated", "reserved", "device"] = "allocated"
+    """What its peak memory counts: what the framework's allocator handed out, what it held, or all that the device had
+    in use (nvidia-smi)."""
+    binary_gigabytes: bool = False
+    """Its GB of memory are 2^30 bytes."""
     reason: str
 
 
@@ -102,4 +112,4 @@ def _named(text: str) -> Stack:
 
 def stack_of(row: Row) -> Stack:
     """The stack of a row."""
-    return _named(f"{row.source}; {row.framework} {row.framework_version}; {row.model}")
+    return _named(f"{row.source}; {row.framework} {row.framework_version}; {row.model}; {row.source_ref}")

@@ -28,6 +28,10 @@ GRADIENT_FLAGS: dict[str, list[Flag]] = {
 }  # fmt: skip
 """fp16 runs keep fp16 gradients by themselves."""
 NARROW_FLAGS: dict[str, Flag] = {"fp8": ("--fp8-format", "hybrid"), "nvfp4": ("--fp4-format", "e2m1")}
+MOMENT_FLAGS: dict[str, list[Flag]] = {
+    "fp32": [],
+    "bf16": [("--use-precision-aware-optimizer",), ("--exp-avg-dtype", "bf16"), ("--exp-avg-sq-dtype", "bf16")],
+}
 STATE_FLAGS: dict[States, list[Flag]] = {States.HOST: [("--offload-optimizer-states",)]}
 REASONS = {"mlp_act": "--recompute-modules has only the whole mlp"}
 FULL_FLAGS: list[Flag] = [
@@ -44,7 +48,11 @@ def draft(subject: Subject) -> Draft:
         [*count_flags(subject), *layout_flags(subject)],
         recompute,
         expert_flags(subject, "--overlap-moe-expert-parallel-comm"),
-        [*optimizer_flags(subject), *STATE_FLAGS.get(subject.plan.states, [])],
+        [
+            *optimizer_flags(subject),
+            *MOMENT_FLAGS[subject.space.job.moment_precision],
+            *STATE_FLAGS.get(subject.plan.states, []),
+        ],
     ]
     return Draft(body=flag_text(groups), losses=losses, notes=tuple(_notes(subject)))
 

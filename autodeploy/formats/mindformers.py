@@ -190,6 +190,8 @@ def _losses(subject: Subject, version: Version) -> list[str]:
     if subject.space.job.grad_precision != "fp32":
         kind = subject.space.job.grad_precision
         losses.append(f"job.grad_precision {kind}: gradients have the format of the parameters, fp32 in the recipes")
+    if subject.space.job.moment_precision != "fp32":
+        losses.append("job.moment_precision bf16: its Adam keeps the moments in fp32")
     return losses
 
 

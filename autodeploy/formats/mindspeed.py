@@ -38,8 +38,14 @@ def draft(subject: Subject) -> Draft:
         expert_flags(subject, "--moe-fb-overlap"),
         [*optimizer_flags(subject), *STATE_FLAGS.get(subject.plan.states, [])],
     ]
-    losses = global_losses(subject, given, reasons)
+    losses = (*global_losses(subject, given, reasons), *_state_losses(subject))
     return Draft(body=flag_text(groups), losses=losses, notes=tuple(_notes(subject, recompute)))
+
+
+def _state_losses(subject: Subject) -> tuple[str, ...]:
+    """The optimizer with narrow moments is Transformer Engine's."""
+    narrow = subject.space.job.moment_precision != "fp32"
+    return ("job.moment_precision bf16: its Adam keeps the moments in fp32",) if narrow else ()
 
 
 def _context_flags(subject: Subject) -> list[Flag]:

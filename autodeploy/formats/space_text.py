@@ -43,6 +43,7 @@ def space_text(space: Space) -> str:
         f"precision = {_toml(job.precision)}",
         f"optimizer = {_toml(job.optimizer)}",
         f"grad_precision = {_toml(job.grad_precision)}",
+        f"moment_precision = {_toml(job.moment_precision)}  # of Adam's moments",
         f"document_len = {job.document_len}  # tokens of packed documents, averaged over tokens; 0: the sequence",
         f"lora_rank = {job.lora_rank}  # adapters beside frozen weights; 0: all is trained",
         f"mtp = {_toml(job.mtp)}  # train the MTP modules, where the model has any",

@@ -144,11 +144,22 @@ def _allocated(
         sum(chunk[kind] * _kept(prices[kind], shares.get((place, kind), {})) for kind in role.kinds)
         for place, chunk in enumerate(role.chunks)
     ]
-    working = max(prices[kind].working_bytes for kind in role.kinds)
-    rebuilt = max((_at_work(prices[kind], each) for (_, kind), each in shares.items()), default=0.0)
-    passes = max(held_at(rows, moment) for moment in live) + working + rebuilt + working_buffers(common.limits, role)
+    solved = found.stages[found.case.layout.role_of_stage[role.stages[0]]].chosen is not None
+    passes = max(held_at(rows, moment) for moment in live) + working_buffers(common.limits, role)
+    passes += _working(role, prices, shares, solved)
     state = resident_bytes(common.limits, params) + beside_rows.always
     return float(max(state + max(passes, beside_rows.update), beside_rows.start))
+
+
+def _working(role: Role, prices: Mapping[Kind, Prices], shares: dict[tuple[int, Kind], Shares], solved: bool) -> float:
+    """One layer's backward pass, by the rule under which the plan was arranged: the ladder takes the largest layer, a
+    solved selection the largest work and the largest rebuilding."""
+    rebuilt = dict.fromkeys(role.kinds, 0.0)
+    for (_, kind), each in shares.items():
+        rebuilt[kind] = max(rebuilt[kind], _at_work(prices[kind], each))
+    if solved:
+        return max(prices[kind].working_bytes for kind in role.kinds) + max(rebuilt.values())
+    return max(prices[kind].working_bytes + rebuilt[kind] for kind in role.kinds)
 
 
 def _kept(prices: Prices, shares: Shares) -> float:

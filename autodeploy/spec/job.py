@@ -19,6 +19,8 @@ class Job:
     """Of the products of the decoder's linear layers. Below 16 bits, attention, router and head stay in bf16."""
     optimizer: Literal["adam"] = "adam"
     grad_precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    moment_precision: Literal["fp32", "bf16"] = "fp32"
+    """Of Adam's two moments; master weights stay in fp32."""
     mtp: bool = True
     """Train the model's MTP modules, where it has any."""
     document_len: Natural = 0
@@ -39,3 +41,8 @@ class Job:
     def grad_bytes(self) -> float:
         """Bytes of one gradient element as it is kept and reduced."""
         return 4.0 if self.grad_precision == "fp32" else 2.0
+
+    @property
+    def moment_bytes(self) -> float:
+        """Bytes that the two moments of a parameter take."""
+        return 8.0 if self.moment_precision == "fp32" else 4.0

@@ -51,6 +51,8 @@ class Profile:
     """Its attention kernel; unfused: the whole score matrix is written, soft-maxed and read."""
     score_saved_bytes: NotNegative = 2.0
     """Unfused attention: per score, from forward to backward (5 with dropout, arXiv 2205.05198)."""
+    dropout_saved_bytes: NotNegative = 0.0
+    """Per element of the output of attention and feed-forward: the mask of its dropout; 0: nothing is dropped."""
     split_logits: bool = True
     """The logits are cut over tensor parallelism until the loss."""
     overlap_tensor: bool = False
@@ -63,12 +65,14 @@ class Profile:
     """Kernels are launched as recorded graphs: the host is no floor."""
     gathered_inputs_saved: bool = False
     """Under sequence parallelism the inputs of column-parallel products are kept gathered, not gathered again."""
+    narrow_inputs_saved: bool = False
+    """Products below 16 bits keep their inputs as they take them (Transformer Engine); False: in 16 bits."""
     packed_qkv_saved: bool = False
     """Values are a view of the packed projection: queries and keys before their rotation are kept with them."""
     output_copied: bool = False
     """With several sequences in a microbatch the attention output is copied, and the copy kept as well."""
     logit_gather_bytes: NotNegative = 0.0
-    """Per logit, beside `logit_transient_bytes`, where logits of several ranks are gathered."""
+    """Per logit, beside `logit_transient_bytes`, where tensor parallelism cuts the logits."""
     sharded_master: bool = False
     """Sharded weights (zero 3) are the fp32 master weights: there is no 16-bit shard beside them."""
     loss_chunk_tokens: Natural = 0
@@ -79,12 +83,18 @@ class Profile:
     """The most that it takes; 0: no limit."""
     gradient_copy_bytes: NotNegative = 0.0
     """Per parameter of the rank's shard: fp32 copy of 16-bit gradients, from the update until the next step."""
+    half_gradient_bytes: NotNegative = 0.0
+    """Per parameter: 16-bit gradients, or buckets of them, that stand beside fp32 sums while passes run."""
+    gradient_cast_bytes: NotNegative = 0.0
+    """After a backward pass, per element of its largest trained tensor: such a gradient on the way into its sum."""
     statistics_bytes: NotNegative = 4.0
     """Per token and head: what the fused attention core keeps of its soft-max."""
     layer_mask_bytes: NotNegative = 0.0
     """Per layer and squared token of the sequence: an attention mask that every layer holds."""
+    extra_groups: Natural = 0
+    """Communicators of a pipeline beside those of the plan's degrees and of the world."""
     flat_weights: bool = False
-    """At the start all local weights are copied into flat tensors, dense ones, then experts, the old ones still there."""
+    """At the start all local weights are copied into flat tensors, the old ones still there."""
     stand_in_bytes: NotNegative = 0.0
     """Per element of a linear layer's weight: what stands in for its gradient where products add that up themselves;
     one for all weights of a shape, kept from the first backward pass on."""

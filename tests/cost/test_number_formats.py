@@ -99,7 +99,7 @@ def test_every_narrow_product_has_its_input_cast(name: str, kind: Kind, precisio
     for plain in ("bf16", "fp16"):
         assert casts_of(name, kind, precision=plain)[0] == []
         bare = ops_of(model_of(name), plan_of())[kind]
-        assert narrowed(job_of(precision=plain), bare) == bare
+        assert narrowed(PLAIN, job_of(precision=plain), bare) == bare
 
 
 def test_a_format_costs_no_parameters_rows_or_flop() -> None:

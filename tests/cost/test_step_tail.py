@@ -64,6 +64,14 @@ def test_gradients_are_scattered_at_their_own_width(precision: str, width: float
     assert found.param_sync == pytest.approx(wire_s(plan, 2.0), rel=1e-9)
 
 
+@pytest.mark.parametrize(("precision", "moved"), [("fp32", 4 + 12 + 12 + 2), ("bf16", 4 + 8 + 8 + 2)])
+def test_the_optimizer_reads_and_writes_its_state(precision: str, moved: int) -> None:
+    plan, device = plan_of(tp=8, dp=16, ep=32), machine().cluster.device
+    share = PARAMS.dense / (plan.dp * plan.cp) + PARAMS.experts / plan.edp
+    found = tail_of(plan, job=job_of(moment_precision=precision)).optimizer
+    assert found == pytest.approx(moved * share / (device.hbm_bytes_per_s * device.hbm_max_frac), rel=1e-3)
+
+
 def test_without_a_distributed_optimizer_gradients_are_all_reduced() -> None:
     plan = plan_of(tp=8, dp=16, ep=32, zero=0)
     found = tail_of(plan)

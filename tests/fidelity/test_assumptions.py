@@ -81,10 +81,11 @@ def test_every_stack_is_reached_by_a_row_that_we_ship() -> None:
 
 
 def test_stacks_are_told_by_source_framework_and_model_alone() -> None:
-    """Two rows that agree in these have the same stack, whatever else they say: nothing is assumed for one row."""
+    """Two rows that agree in these, the document included, have the same stack, whatever else they say: nothing is
+    assumed for one row."""
     found: dict[tuple[str, ...], set[str]] = {}
     for each in shipped_rows():
-        key = (each.source, each.framework, each.framework_version, each.model)
+        key = (each.source, each.framework, each.framework_version, each.model, each.source_ref)
         found.setdefault(key, set()).add(stack_of(each).name)
     assert [key for key, stack in found.items() if len(stack) > 1] == []
 

@@ -354,6 +354,18 @@ def test_replicas_are_instances_of_the_distributed_optimizer(replicas: int) -> N
     assert "--use-distributed-optimizer" in found
 
 
+def test_narrow_moments_are_those_of_the_precision_aware_optimizer() -> None:
+    """NVIDIA/Megatron-LM megatron/core/optimizer/optimizer_config.py; it needs Transformer Engine."""
+    plan, job = plan_of(tp=8, dp=8), Job(gbs=64, seq_len=8192, moment_precision="bf16")
+    space = space_on("llama-3.1-70b", "h100-80g", 64, job, "megatron-core")
+    found = export(space, arranged(space, plan), "megatron-core")
+    assert "--use-precision-aware-optimizer" in flags(found.text)
+    assert flags(found.text)["--exp-avg-dtype"] == flags(found.text)["--exp-avg-sq-dtype"] == ["bf16"]
+    assert found.losses == ()
+    for target in ("mindspeed-llm", "mindformers-2026"):
+        assert any("moment_precision" in loss for loss in export(space, arranged(space, plan), target).losses)
+
+
 JOBS: tuple[tuple[dict[str, Any], str, str], ...] = (
     # a job of another kind, what a flag that says so holds, and the word of a loss where there is none
     ({"precision": "fp16"}, "--fp16", "precision"),

@@ -99,6 +99,7 @@ def test_any_values_are_read_back(tmp_path: Path, only: list[str], ban: list[str
 
 JOBS: dict[str, dict[str, Any]] = {
     "grad_precision": {"grad_precision": "bf16"},
+    "moment_precision": {"moment_precision": "bf16"},
     "no_mtp": {"mtp": False},
     "imbalance": {"expert_imbalance": 1.0},
     "odd_imbalance": {"expert_imbalance": 1.0 + 2**-40},

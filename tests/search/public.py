@@ -43,7 +43,9 @@ GPT_13B = Model(
 )  # fmt: skip
 
 
-def dense(name: str, hidden: int, layers: int, vocab: int, ffn_width: int, heads: tuple[int, int], **more: Any) -> Model:
+def dense(
+    name: str, hidden: int, layers: int, vocab: int, ffn_width: int, heads: tuple[int, int], **more: Any
+) -> Model:
     """A gated dense model with heads of 128."""
     attention = GQA(heads=heads[0], kv_heads=heads[1], head_dim=128, **more)
     return Model(
