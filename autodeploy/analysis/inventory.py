@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from autodeploy.analysis.attention import attention_ops
 from autodeploy.analysis.ends import embedding_ops, head_ops, mtp_ops
@@ -37,7 +38,10 @@ def tokens_of(job: Job, plan: LayerLike) -> Tokens:
 
 
 def inventory(model: Model, job: Job, profile: Profile, plan: LayerLike) -> Inventory:
-    """Ops of every kind that the model has, per rank and microbatch."""
+    """Ops of every kind that the model has, per rank and microbatch. Adapters keep their inputs gathered, as
+    Megatron-Bridge's do (its guide to memory: unless told to gather them again)."""
+    if job.lora_rank and not profile.gathered_inputs_saved:
+        profile = replace(profile, gathered_inputs_saved=True)
     ops = inventory_of(model, profile, tokens_of(job, plan), job.mtp)
     return {kind: narrowed(profile, job, adapted(job, ops[kind])) for kind in ops}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autodeploy.analysis.inventory import inventory_of, kind_counts, one_token
-from autodeploy.analysis.ops import Module, Op, Shard
+from autodeploy.analysis.ops import Engine, Module, Op, Shard
 from autodeploy.numeric import Num, is_column, largest, total
 from autodeploy.spec.model import Kind, Model
 from autodeploy.spec.target import Profile
@@ -75,6 +75,11 @@ def largest_params(ops: Iterable[Op], *shards: Shard) -> Num:
     in one."""
     mine = [op.params for op in ops if op.shard in shards]
     return largest([params for params in mine if is_column(params) or params])
+
+
+def weights_of(ops: Iterable[Op]) -> dict[str, Num]:
+    """Elements of one weight of every linear layer, by its name: of grouped products those of one expert."""
+    return {op.name: 1.0 * op.n * op.k for op in ops if op.engine in (Engine.MATMUL, Engine.EXPERTS)}
 
 
 def saved_bytes(ops: Iterable[Op], module: Module | None = None) -> Num:

@@ -18,6 +18,7 @@ from autodeploy.cost.memory import (
     communicator_bytes,
     host_bytes,
     mask_bytes,
+    stand_in_bytes,
     start_bytes,
     transient_bytes,
     update_bytes,
@@ -67,8 +68,8 @@ class Beside:
     """Only during the update."""
     start: Num
     """All of it while the model is made."""
-    masks: Num
-    """Always: what layers hold beside parameters."""
+    always: Num
+    """What layers hold beside parameters: masks, and what stands in for gradients."""
     host: Num
 
 
@@ -95,7 +96,7 @@ def beside(
     return Beside(
         update=update_bytes(machine, job, plan, role, params, costs),
         start=start_bytes(machine, plan, params),
-        masks=mask_bytes(machine, job, role),
+        always=mask_bytes(machine, job, role) + stand_in_bytes(machine, role, costs),
         host=host_bytes(job, machine.profile, plan, params),
     )
 
@@ -127,7 +128,7 @@ def fit_stage(
     limits: Budget, role: Role, ladder: Ladder, moments: Moments, params: Params, held: Beside
 ) -> StageMemory:
     """Climb the ladder while the stage is over the device; the highest rung stands if none fits."""
-    fixed = resident_bytes(limits, params) + held.masks
+    fixed = resident_bytes(limits, params) + held.always
     rung: Num = 0
     allocated = _allocated(fixed, _rung_bytes(limits, ladder, role, moments, 0), held)
     over = allocated > limits.capacity_bytes

@@ -52,7 +52,7 @@ def moments_of(
     state = {name: float(value) for name, value in resident_terms(job, profile, plan, params).items()}
     young = state | {"optimizer": state["optimizer"] - float(moments_bytes(job, plan, params))}
     buffers = working_buffers(limits, role)
-    rows, update, masks = float(passes.rows + held.masks), float(held.update), float(held.masks)
+    rows, update, always = float(passes.rows + held.always), float(held.update), float(held.always)
     forward, backward = float(passes.forward + buffers), float(passes.backward + buffers)
     weights = state["weights"]
     each = {
@@ -61,7 +61,7 @@ def moments_of(
         "first_backward": young | {"activations": rows, "transient": backward},
         "forward": state | {"activations": rows, "transient": forward},
         "backward": state | {"activations": rows, "transient": backward},
-        "update": state | {"activations": masks, "copies": update},
+        "update": state | {"activations": always, "copies": update},
     }
     return {moment: _complete(each[moment], float(limits.communicators), lost_frac) for moment in MOMENTS}
 

@@ -15,6 +15,7 @@ from autodeploy.analysis.readings import (
     params,
     saved_by_module,
     transient_bytes,
+    weights_of,
 )
 from autodeploy.cost.compute import kernels, op_s
 from autodeploy.cost.load import Load, sum_loads
@@ -57,6 +58,8 @@ class LayerCost:
     """Trained parameters whose state is sharded over edp."""
     largest_params: tuple[Num, Num]
     """Of its largest trained tensor, dense and of experts (all local ones in one)."""
+    weights: Mapping[str, Num]
+    """Elements of one trained weight of every linear layer, by its name."""
     frozen_params: Num
     frozen_expert_params: Num
     """Parameters of which only the weights are held, by the group that shares them."""
@@ -131,6 +134,7 @@ def _layer(machine: Machine, job: Job, ops: tuple[Op, ...], costs: Mapping[int, 
         split_params=params(trained, Shard.TP),
         expert_params=params(trained, Shard.EXPERT),
         largest_params=(largest_params(trained, Shard.TP, Shard.REPLICATED), largest_params(trained, Shard.EXPERT)),
+        weights=weights_of(trained) if machine.profile.stand_in_bytes else {},
         frozen_params=params(frozen, Shard.TP) + params(frozen, Shard.REPLICATED),
         frozen_expert_params=params(frozen, Shard.EXPERT),
         forward_terms=forward_terms,

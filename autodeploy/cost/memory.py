@@ -185,14 +185,25 @@ def mask_bytes(machine: Machine, job: Job, role: Role) -> float:
 
 
 def start_bytes(machine: Machine, plan: PlanLike, params: Params) -> Num:
-    """All of what is there while the model is made: weights, and a copy of all local experts' where the stack makes
-    one; 0 where that can never be the peak. Source: ms-swift issue 9403."""
-    if not machine.profile.flat_experts:
+    """All of what is there while the model is made: weights, and a copy of all local ones where the stack makes one;
+    0 where that can never be the peak. Source: ms-swift issue 9403."""
+    if not machine.profile.flat_weights:
         return 0.0
     dense, expert = frozen_bytes(plan)
-    experts = WEIGHT_BYTES * params.experts + expert * params.frozen_experts
-    rest = WEIGHT_BYTES * params.dense + dense * params.frozen
-    return rest + 2.0 * experts
+    trained = WEIGHT_BYTES * (params.dense + params.experts)
+    return 2.0 * (trained + dense * params.frozen + expert * params.frozen_experts)
+
+
+def stand_in_bytes(machine: Machine, role: Role, costs: Mapping[Kind, LayerCost]) -> Num:
+    """What stands in for the gradients of a stage's weights, one for all of a shape.
+
+    Source: Transformer Engine pytorch/module/base.py, get_dummy_wgrad; Megatron-LM core/tensor_parallel/layers.py.
+    """
+    each = machine.profile.stand_in_bytes
+    if not each:
+        return 0.0
+    weights = {name: size for kind in role.kinds for name, size in costs[kind].weights.items()}
+    return each * total(list(weights.values()))
 
 
 def communicator_bytes(machine: Machine, model: Model, plan: PlanLike) -> Num:

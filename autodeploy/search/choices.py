@@ -113,7 +113,7 @@ def tradeoffs(space: Space, plan: Plan, found: Arranged, stage: int, points: int
     case, limits = found.case, common.limits
     cost = found.stages[case.layout.role_of_stage[stage]]
     role = apart(case.layout).roles[stage]
-    fixed = resident_bytes(limits, cost.params) + cost.held.masks + working_buffers(limits, role)
+    fixed = resident_bytes(limits, cost.params) + cost.held.always + working_buffers(limits, role)
     live = live_of(found.microbatches, case, role)
     need = need_of(role, prices_of(common, case), live, fixed, (0.0, limits.host_bytes, 0.0))
     whole = max(need.need_bytes)

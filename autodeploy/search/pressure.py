@@ -147,7 +147,7 @@ def _allocated(
     solved = found.stages[found.case.layout.role_of_stage[role.stages[0]]].chosen is not None
     passes = max(held_at(rows, moment) for moment in live) + working_buffers(common.limits, role)
     passes += _working(role, prices, shares, solved)
-    state = resident_bytes(common.limits, params) + beside_rows.masks
+    state = resident_bytes(common.limits, params) + beside_rows.always
     return float(max(state + max(passes, beside_rows.update), beside_rows.start))
 
 

@@ -95,7 +95,7 @@ def _stage(
     there fits here, where less is live: time saved here counts for filling and draining only, so the cheaper of that
     and of the greedy choice stands."""
     limits, live = common.limits, live_of(common.microbatches, case, role)
-    state = resident_bytes(limits, like.params) + like.held.masks
+    state = resident_bytes(limits, like.params) + like.held.always
     buffers = working_buffers(limits, role)
     copy_s = hbm_s(common.space.cluster.device, COPIES)
     need = need_of(role, prices, live, state + buffers, (limits.capacity_bytes, limits.host_bytes, copy_s))

@@ -97,8 +97,11 @@ class Profile:
     """Per layer and squared token of the sequence: an attention mask that every layer holds."""
     extra_groups: Natural = 0
     """Communicators of a pipeline beside those of the plan's degrees and of the world."""
-    flat_experts: bool = False
-    """At the start the weights of all local experts are copied into one tensor, the old ones still there."""
+    flat_weights: bool = False
+    """At the start all local weights are copied into flat tensors, the old ones still there."""
+    stand_in_bytes: NotNegative = 0.0
+    """Per element of a linear layer's weight: what stands in for its gradient where products add that up themselves;
+    one for all weights of a shape, kept from the first backward pass on."""
     modules: tuple[str, ...] = ALL_MODULES
     """What it can rebuild in the backward pass."""
     pair_modules: tuple[str, ...] = ALL_MODULES

@@ -234,7 +234,7 @@ def limits_of(capacity: float) -> Budget:
     )
 
 
-HELD = Beside(update=0.0, start=0.0, masks=0.0, host=0.0)
+HELD = Beside(update=0.0, start=0.0, always=0.0, host=0.0)
 
 
 FIXED = 6.5e9 + 7.0 * 2e9 + 2.0 * 3e9 + 1e8
