@@ -40,7 +40,7 @@ def test_moments_in_half_the_width_take_half_the_bytes(moments: str, state: floa
     job, plan = job_of(moment_precision=moments), plan_of(zero=0)
     assert bytes_of_one(moment_precision=moments)["optimizer"] == state
     assert moments_bytes(job, plan, ONE) == state - 4.0  # all but the master weight come with the first update
-    assert host_bytes(job, replace(plan, states=States.HOST), ONE) == state
+    assert host_bytes(job, PLAIN, replace(plan, states=States.HOST), ONE) == state
 
 
 @pytest.mark.parametrize("target", ["nanotron-2025", "megatron-deepspeed-2022"])
