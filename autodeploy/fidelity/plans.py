@@ -141,6 +141,8 @@ def _sharding(row: Row, stack: Stack, group: int, pp: int) -> tuple[Literal[0, 1
         zero = 2
     if stage:
         zero = int(stage[1])
+    if zero == 3 and pp > 1 and stack.zero_in_pipeline is not None:
+        zero = stack.zero_in_pipeline
     size = row.zero1_group or _stated_group(row)
     copies = group // size if zero and size and group % size == 0 else 1
     return (0, 1, 2, 3)[min(zero, 3)], copies

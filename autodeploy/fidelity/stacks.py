@@ -30,6 +30,8 @@ class Stack:
     zero: Literal[0, 1, 2, 3] = 1
     zero_without_pipeline: Literal[0, 1, 2, 3] | None = None
     """The same where the plan has no pipeline; None: as `zero`."""
+    zero_in_pipeline: Literal[0, 1, 2, 3] | None = None
+    """What ZeRO 3 comes to where the plan has a pipeline; None: the same."""
     grad_precision: Literal["fp32", "bf16", "fp16", "megatron"] = "fp32"
     """`megatron`: fp16 in fp16 runs, fp32 in all others."""
     moment_precision: Literal["fp32", "bf16"] = "fp32"
