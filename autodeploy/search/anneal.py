@@ -20,7 +20,8 @@ def cost(judged: Judged) -> float:
     """What annealing minimises: the step, with what is infeasible above all that is feasible."""
     if judged.feasible:
         return judged.step_s
-    return judged.step_s * (2.0 + judged.over_memory_frac) + 1e6 * judged.broken_rules
+    over = judged.over_memory_frac + judged.over_host_frac
+    return judged.step_s * (2.0 + over) + 1e6 * judged.broken_rules
 
 
 def anneal(judge: Judge, start: Point, steps: int, rng: np.random.Generator) -> Iterator[tuple[Point, Judged]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from autodeploy.search.enumerate import broken_rules, enumerate_plans, legal_pla
 from autodeploy.search.evaluate import arranged, evaluate
 from autodeploy.search.exact import Limits, Outcome, Progress, Report, Status, search_plans, silent
 from autodeploy.search.layers import LayerTable
-from autodeploy.search.outer import cut_plans, shortlist
+from autodeploy.search.outer import BUDGETS, FIELDS, FIT, cut_plans, shortlist
 from autodeploy.search.result import PlanResult
 from autodeploy.search.steps import simulate_steps
 from autodeploy.spec.plan import Overlap, Plan, table_of
@@ -137,21 +137,35 @@ def _places(request: Request) -> int:
     return max(request.top, FINALISTS) if _solves(request) else request.top
 
 
-def _rank(space: Space, steps: dict[Plan, float], request: Request) -> list[PlanResult]:
-    """The best plans in full, each on its best layout; ties to the layout that a rule makes.
+def _rank(space: Space, steps: Mapping[Plan, float], request: Request) -> list[PlanResult]:
+    """The best plans in full."""
+    return _in_full(space, _finalists(space, steps, request), request)
 
-    Plans that differ in nothing but the cut of their layers are one, unless the space lists several layouts.
-    """
-    single = len(space.plan.layout) == 1
-    best: dict[Plan, Plan] = {}
-    for plan in sorted(steps, key=lambda plan: (steps[plan], plan.layout != "auto")):
-        best.setdefault(replace(plan, layout="") if single else plan, plan)
-        if len(best) == _places(request):
+
+def _in_full(space: Space, steps: Mapping[Plan, float], request: Request) -> list[PlanResult]:
+    """The first plans in full, each on its best layout."""
+    return [evaluate(space, plan) for plan in _distinct(space, sorted_by_step(steps), request.top)]
+
+
+def _finalists(space: Space, steps: Mapping[Plan, float], request: Request) -> dict[Plan, float]:
+    """The best plans with their steps, what they rebuild solved; ties to the layout that a rule makes."""
+    ordered = sorted(steps, key=lambda plan: (steps[plan], plan.layout != "auto"))
+    plans = _distinct(space, ordered, _places(request))
+    if not _solves(request):
+        return {plan: steps[plan] for plan in plans}
+    return dict(_solved(space, plan, steps[plan]) for plan in plans)
+
+
+def _distinct(space: Space, plans: Iterable[Plan], count: int) -> list[Plan]:
+    """The first so many. Plans that differ in nothing but the cut of their layers are one, unless the space lists
+    several layouts; so are those that differ in how missing bytes are found, unless it lists how."""
+    single, best = len(space.plan.layout) == 1, {}
+    for plan in plans:
+        policy = plan.recompute if plan.recompute in space.plan.recompute else FIT
+        best.setdefault(replace(plan, layout="" if single else plan.layout, recompute=policy), plan)
+        if len(best) == count:
             break
-    plans = list(best.values())
-    if _solves(request):
-        plans = sorted_by_step(dict(_solved(space, plan, steps[plan]) for plan in plans))
-    return [evaluate(space, plan) for plan in plans[: request.top]]
+    return list(best.values())
 
 
 def sorted_by_step(steps: Mapping[Plan, float]) -> list[Plan]:
@@ -163,7 +177,7 @@ def _solved(space: Space, ruled: Plan, ruled_s: float) -> tuple[Plan, float]:
     """A plan that the rule arranged, or the same with its selections solved, where the target can do what they ask and
     the step gets shorter; and the step."""
     plan = replace(ruled, recompute=SOLVE)
-    if ruled.recompute != "fit" or broken_rules(space, plan):
+    if ruled.recompute != FIT or broken_rules(space, plan):
         return ruled, ruled_s
     found = arranged(space, plan)
     step_s = float(simulate_steps(found, int(found.microbatches)).step_s[0])
@@ -173,6 +187,7 @@ def _solved(space: Space, ruled: Plan, ruled_s: float) -> tuple[Plan, float]:
 def content_hash(space: Space, request: Request) -> str:
     """12 hex digits over everything that a study's answer depends on."""
     parts = [asdict(replace(space, inputs={})), request.trials, request.seed, request.sampler, STUDY_SHAPES]
+    parts += [FIELDS, BUDGETS if request.solve else ()]
     text = json.dumps([*parts, version("autodeploy")], sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -184,6 +199,8 @@ def _study(ruled: Outcome, request: Request, progress: Progress, report: Report)
 
     space = ruled.space
     outer = shortlist(space, ruled.screened, STUDY_SHAPES)
+    if not request.solve:
+        outer = replace(outer, budgets=(FIT,))
     settings = Settings(trials=request.trials, seed=request.seed, sampler=request.sampler)  # type: ignore[arg-type]
 
     def hear(done: int, best_s: float) -> None:
@@ -195,7 +212,8 @@ def _study(ruled: Outcome, request: Request, progress: Progress, report: Report)
         ledger = Ledger(storage, space.name, content_hash(space, request))
         ledger.check()
         found = run_groups(outer, settings, ledger, request.workers, deadline_s=deadline, report=hear)
-    results = _rank(space, found.step_s | ruled.steps(), request)
+    finalists = _finalists(space, ruled.steps(), request) | _finalists(space, found.step_s, request)
+    results = _in_full(space, finalists, request)
     facts = {
         "sampler": request.sampler, "trials": found.trials, "simulated": found.simulated, "shapes": len(outer.shapes),
         "groups": found.groups, "content_hash": ledger.content_hash,

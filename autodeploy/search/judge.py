@@ -13,6 +13,8 @@ from autodeploy.spec.plan import Plan
 
 NO_STEP_S = 1e8
 """Objective of a point that names no legal plan: worse than any step."""
+LEAST_OVER_FRAC = 1e-9
+"""What is missing where something is, but for rounding nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,12 +24,15 @@ class Judged:
     plan: Plan | None
     step_s: float
     broken_rules: int
-    over_memory_frac: float
+    over_memory_frac: float = 0.0
+    """Of the device's memory, on the fullest stage."""
+    over_host_frac: float = 0.0
+    """Of the memory that a device has at its host."""
 
     @property
     def feasible(self) -> bool:
         """Legal and within memory."""
-        return self.broken_rules == 0 and self.over_memory_frac <= 0.0
+        return self.broken_rules == 0 and self.over_memory_frac <= 0.0 and self.over_host_frac <= 0.0
 
 
 @dataclass(slots=True)
@@ -49,7 +54,7 @@ class Judge:
         """The judgement of a point."""
         plan = self.outer.plan(point)
         if plan is None:
-            return Judged(plan=None, step_s=NO_STEP_S, broken_rules=1, over_memory_frac=0.0)
+            return Judged(plan=None, step_s=NO_STEP_S, broken_rules=1)
         if plan not in self.known:
             self.known[plan] = self.library.get(plan) or self._judge(plan)
         return self.known[plan]
@@ -58,8 +63,19 @@ class Judge:
         space = self.outer.space
         broken = len(broken_rules(space, plan))
         if broken:
-            return Judged(plan=plan, step_s=NO_STEP_S, broken_rules=broken, over_memory_frac=0.0)
+            return Judged(plan=plan, step_s=NO_STEP_S, broken_rules=broken)
         found = arranged(space, plan)
         step = float(simulate_steps(found, int(found.microbatches)).step_s[0])
-        over = float(found.needed_bytes) / space.cluster.device.usable_bytes - 1.0
-        return Judged(plan=plan, step_s=step, broken_rules=0, over_memory_frac=0.0 if found.fits else max(over, 1e-9))
+        limits, device = found.limits, space.cluster.device
+        on_device = bool(found.peak_bytes <= limits.capacity_bytes)
+        on_host = bool(found.host_bytes <= limits.host_bytes)
+        return Judged(
+            plan=plan, step_s=step, broken_rules=0,
+            over_memory_frac=0.0 if on_device else _over_frac(float(found.needed_bytes), device.usable_bytes),
+            over_host_frac=0.0 if on_host else _over_frac(float(found.host_bytes), device.host_bytes),
+        )  # fmt: skip
+
+
+def _over_frac(needed_bytes: float, have_bytes: float) -> float:
+    """What is missing as a share of what there is; 1 where there is nothing."""
+    return max(needed_bytes / have_bytes - 1.0, LEAST_OVER_FRAC) if have_bytes else 1.0

@@ -1,29 +1,39 @@
-"""What enumeration by rule leaves open, as ordered integers: which shape, which codes, and how the layers are cut.
+"""What enumeration by rule leaves open, as ordered integers: which shape, which codes, how the bytes that a stage
+misses are found, and how the layers are cut.
 
 One static space for a study: every point has the same fields, and a point without meaning (an empty slot, a broken
-rule) is refused by the judge, not by the space. Recompute within the memory left is filled in, not searched.
+rule) is refused by the judge, not by the space. What each stage rebuilds and swaps is filled in, not searched: by the
+ladder, or solved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
 from autodeploy.balance.layouts import ENDS, cut_notation, own_slots, spread, trained_modules
+from autodeploy.balance.solving import SOLVE, SOLVE_SWAP
+from autodeploy.search.enumerate import broken_rules
 from autodeploy.search.screen import Screened
 from autodeploy.spec.job import Job
 from autodeploy.spec.model import Model
-from autodeploy.spec.plan import DISPATCH_WORDS, Dispatch, Overlap, Plan
+from autodeploy.spec.plan import DISPATCH_WORDS, STATES_WORDS, Dispatch, Overlap, Plan, States
 from autodeploy.spec.space import Space
 
 Point = tuple[int, ...]
-FIELDS = ("shape", "mbs", "overlap", "dispatch", "recompute", "first", "last", "ends", "lean")
+FIELDS = (
+    "shape", "mbs", "overlap", "dispatch", "recompute", "budget", "states", "first", "last", "ends", "lean",
+)  # fmt: skip
 """The variables, in the order of a point."""
 CUT_AT = FIELDS.index("first")
-SHAPE_FIELDS = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "zero", "cp_comm", "replicas", "states")
+SHAPE_FIELDS = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "zero", "cp_comm", "replicas")
+FIT = "fit"
+BUDGETS = (FIT, SOLVE, f"{SOLVE_SWAP}:0.25", f"{SOLVE_SWAP}:0.5", SOLVE_SWAP)
+"""How the bytes that a stage misses are found where the recompute value leaves that open: by the ladder, by an exact
+choice of what to rebuild, by one that may also swap up to a share of what the host link hides."""
 FIRST = (-2, -1, 0, 1, 2)
 """Layers in the first slot, against the even share."""
 LAST = (-3, -2, -1, 0, 1)
@@ -39,13 +49,15 @@ class Outer:
     space: Space
     shapes: tuple[Plan, ...]
     """One plan per shape, most promising first."""
+    budgets: tuple[str, ...] = (FIT,)
+    """Of `BUDGETS`, those that the target and the cluster can do."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """How many values each variable has."""
         plan = self.space.plan
-        codes = (len(plan.mbs), len(plan.overlap), len(plan.dispatch), len(plan.recompute))
-        return (len(self.shapes), *codes, len(FIRST), len(LAST), len(ENDS), len(LEAN))
+        codes = (plan.mbs, plan.overlap, plan.dispatch, plan.recompute, self.budgets, plan.states)
+        return (len(self.shapes), *map(len, codes), len(FIRST), len(LAST), len(ENDS), len(LEAN))
 
     def points(self) -> Iterator[Point]:
         """Every point."""
@@ -53,17 +65,19 @@ class Outer:
 
     def plan(self, point: Point) -> Plan | None:
         """The plan of a point, None where its layers leave a slot empty."""
-        shape, mbs, overlap, dispatch, recompute, *cut = point
+        shape, mbs, overlap, dispatch, recompute, budget, states, *cut = point
         values, base = self.space.plan, self.shapes[shape]
         layout = cut_layers(self.space.model, self.space.job, base.pp * base.vpp, cut)
         if layout is None:
             return None
+        policy = values.recompute[recompute]
         return replace(
             base,
             mbs=values.mbs[mbs],
             overlap=Overlap[values.overlap[overlap].upper()],
             dispatch=Dispatch[values.dispatch[dispatch].upper()],
-            recompute=values.recompute[recompute],
+            recompute=self.budgets[budget] if policy == FIT else policy,
+            states=States[values.states[states].upper()],
             layout=layout,
         )
 
@@ -99,11 +113,21 @@ def shortlist(space: Space, screened: Screened, count: int) -> Outer:
         shapes.setdefault(tuple(getattr(plan, name) for name in SHAPE_FIELDS), plan)
         if len(shapes) == count:
             break
-    return Outer(space=space, shapes=tuple(shapes.values()))
+    return Outer(space=space, shapes=tuple(shapes.values()), budgets=budgets_of(space, shapes.values()))
+
+
+def budgets_of(space: Space, shapes: Iterable[Plan]) -> tuple[str, ...]:
+    """The budgets that some shape may have: none but the ladder where the space leaves nothing to fill in; no swaps
+    where the cluster states no link to a host with memory; nothing that breaks a rule with every shape."""
+    device = space.cluster.device
+    linked = device.host_bytes_per_s > 0.0 and device.host_bytes > 0.0
+    words = BUDGETS[1:] if linked else (SOLVE,)
+    able = [*shapes] if FIT in space.plan.recompute else []
+    return (FIT, *(w for w in words if any(not broken_rules(space, replace(each, recompute=w)) for each in able)))
 
 
 def rule_points(outer: Outer) -> list[Point]:
-    """Good seeds: each shape with its best codes, cut evenly and with MTP and head apart."""
+    """Good seeds: each shape with its best codes, filled in by the ladder, cut evenly and with MTP and head apart."""
     values = outer.space.plan
     seeds: list[Point] = []
     for shape, plan in enumerate(outer.shapes):
@@ -112,6 +136,8 @@ def rule_points(outer: Outer) -> list[Point]:
             values.overlap.index("pair" if plan.overlap else "none"),
             values.dispatch.index(DISPATCH_WORDS[plan.dispatch]),
             values.recompute.index(plan.recompute),
+            0,
+            values.states.index(STATES_WORDS[plan.states]),
         )
         seeds += [(shape, *codes, FIRST.index(0), LAST.index(0), ends, 0) for ends in (0, 1)]
     return seeds

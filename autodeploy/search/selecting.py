@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from autodeploy.balance.fit import StageMemory, resident_bytes, working_buffers
 from autodeploy.balance.recompute import folded, known_modules
-from autodeploy.balance.selection import greedy, select
+from autodeploy.balance.selection import greedy
 from autodeploy.balance.selection_values import Selection, StageNeed, evaluate, fits
 from autodeploy.balance.solving import (
     Chosen,
@@ -31,6 +32,7 @@ from autodeploy.cost.load import Load, sum_loads
 from autodeploy.cost.slots import chunk_loads
 from autodeploy.numeric import Num
 from autodeploy.schedule.orders import corners, live_chunks, warm_up
+from autodeploy.search.alike import select_within
 from autodeploy.search.arrange import StageNeeds, cost_stage, put_together
 from autodeploy.search.arranged import Arranged, Case, Common, StageCost
 from autodeploy.search.steps import simulate_steps
@@ -116,7 +118,13 @@ def _stage(
 
 def _select(case: Case, need: StageNeed, like: StageCost) -> Selection | None:
     pass_s = sum(case.pass_s(load) for load in (*like.forward, *like.backward))
-    return select(need, WITHIN_FRAC * float(pass_s))
+    return _selected(need, WITHIN_FRAC * float(pass_s))
+
+
+@lru_cache(maxsize=8192)
+def _selected(need: StageNeed, within_s: float) -> Selection | None:
+    """Plans that differ in the layers of other stages, or in what they have to spare there, ask the same."""
+    return select_within(need, within_s)
 
 
 def _cheaper(need: StageNeed, first: StageCost) -> Selection | None:

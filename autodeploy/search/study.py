@@ -91,8 +91,11 @@ def _sample(study: optuna.Study, judge: Judge, trials: int) -> list[tuple[Point,
 
 
 def _constraints(judged: Judged) -> dict[str, float]:
-    """Named constraints, at most 0 where kept; memory as the share of the device that is missing."""
-    return {"legality": float(judged.broken_rules), "memory.device": judged.over_memory_frac}
+    """Named constraints, at most 0 where kept; memory as the share of the device, and of the host, that is missing."""
+    return {
+        "legality": float(judged.broken_rules), "memory.device": judged.over_memory_frac,
+        "memory.host": judged.over_host_frac,
+    }  # fmt: skip
 
 
 def _trial(outer: Outer, point: Point, judged: Judged) -> optuna.trial.FrozenTrial:
@@ -113,6 +116,7 @@ def _recall(outer: Outer, trial: optuna.trial.FrozenTrial) -> tuple[Point, Judge
         step_s=float(trial.value or 0.0),
         broken_rules=int(missed["legality"]),
         over_memory_frac=missed["memory.device"],
+        over_host_frac=missed["memory.host"],
     )
     return point, judged
 

@@ -119,8 +119,8 @@ def outers(name: str) -> Outer:
 def test_sizes_and_points_match_the_values(name: str) -> None:
     outer = outers(name)
     values = outer.space.plan
-    stated = (outer.shapes, values.mbs, values.overlap, values.dispatch, values.recompute, FIRST, LAST, ENDS, LEAN)
-    assert outer.sizes == tuple(map(len, stated))
+    codes = (values.mbs, values.overlap, values.dispatch, values.recompute, outer.budgets, values.states)
+    assert outer.sizes == tuple(map(len, (outer.shapes, *codes, FIRST, LAST, ENDS, LEAN)))
     assert len(FIELDS) == len(outer.sizes)
     points = list(outer.points())
     assert len(set(points)) == len(points) == prod(outer.sizes)
@@ -135,10 +135,12 @@ def test_a_point_decodes_to_the_values_that_it_names(name: str) -> None:
         plan = outer.plan(point)
         if plan is None:
             continue
-        shape, mbs, overlap, dispatch, recompute, *_ = point
+        shape, mbs, overlap, dispatch, recompute, budget, states, *_ = point
         for field in SHAPE_FIELDS:
             assert getattr(plan, field) == getattr(outer.shapes[shape], field)
-        assert (plan.mbs, plan.recompute) == (values.mbs[mbs], values.recompute[recompute])
+        policy = values.recompute[recompute]
+        assert (plan.mbs, plan.recompute) == (values.mbs[mbs], outer.budgets[budget] if policy == "fit" else policy)
+        assert plan.states.name.lower() == values.states[states]
         assert plan.overlap.name.lower() == values.overlap[overlap]
         assert plan.dispatch.name.lower() == values.dispatch[dispatch]
         model, job = outer.space.model, outer.space.job
