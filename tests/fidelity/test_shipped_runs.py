@@ -143,7 +143,7 @@ def test_a_row_in_a_file_of_its_own_is_predicted_the_same(found: dict[str, Any],
         if row["unread_reason"]:
             assert [line.reason for line in unread] == [row["unread_reason"]]
         else:
-            result = predict(runs[0]).result
-            assert result is not None
-            assert result.step_time_s == row["predicted_step_time_s"]
-            assert result.peak_memory_bytes == row["predicted_peak_memory_bytes"]
+            alone = predict(runs[0])
+            assert alone.result is not None
+            assert alone.result.step_time_s == row["predicted_step_time_s"]
+            assert alone.memory_bytes == row["predicted_peak_memory_bytes"]
