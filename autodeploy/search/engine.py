@@ -159,7 +159,8 @@ def _finalists(space: Space, steps: Mapping[Plan, float], request: Request) -> d
 def _distinct(space: Space, plans: Iterable[Plan], count: int) -> list[Plan]:
     """The first so many. Plans that differ in nothing but the cut of their layers are one, unless the space lists
     several layouts; so are those that differ in how missing bytes are found, unless it lists how."""
-    single, best = len(space.plan.layout) == 1, {}
+    single = len(space.plan.layout) == 1
+    best: dict[Plan, Plan] = {}
     for plan in plans:
         policy = plan.recompute if plan.recompute in space.plan.recompute else FIT
         best.setdefault(replace(plan, layout="" if single else plan.layout, recompute=policy), plan)
