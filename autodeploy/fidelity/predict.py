@@ -35,6 +35,8 @@ class Prediction:
         counted = self.run.stack.memory
         if counted == "allocated":
             return self.result.peak_memory_bytes
+        if counted == "first_step":
+            return max(stage.first_step_peak_bytes for stage in self.result.stages)
         if counted == "reserved":
             return max(stage.reserved_bytes for stage in self.result.stages)
         return self.result.needed_memory_bytes + self.run.space.cluster.device.context_bytes

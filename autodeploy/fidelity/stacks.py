@@ -66,9 +66,9 @@ class Stack:
     """Outputs of attention and feed-forward are dropped at random, which keeps a mask of one byte an element."""
     flags_state_kernels: bool = False
     """Its rows list every fused kernel: what is not listed is not fused."""
-    memory: Literal["allocated", "reserved", "device"] = "allocated"
-    """What its peak memory counts: what the framework's allocator handed out, what it held, or all that the device had
-    in use (nvidia-smi)."""
+    memory: Literal["allocated", "first_step", "reserved", "device"] = "allocated"
+    """What its peak memory counts: what the framework's allocator handed out (in the first step alone), what it held,
+    or all that the device had in use (nvidia-smi)."""
     binary_gigabytes: bool = False
     """Its GB of memory are 2^30 bytes."""
     reason: str

@@ -26,7 +26,8 @@ def accuracy_page(found: Validation) -> str:
     figures = summary(found)
     parts = [
         "# Accuracy",
-        "Written by `make fidelity` from the published runs in `benchmarks/fidelity`. Nothing is fitted to them: every "
+        "Written by `make fidelity` from the published runs in `benchmarks/fidelity`. But for the memory that the "
+        "allocator loses on an A100 80GB ([memory.md](memory.md)) nothing is fitted to them: every "
         "constant is a data sheet's or a published microbenchmark's, or is marked `assumed` (`autodeploy clusters "
         "NAME`). Errors are of the step time, predicted over measured less one: above 0 we are too slow.",
         *(f"- {line}" for line in facts(figures)),

@@ -6,7 +6,7 @@ others, so that time on a stage that waits is free.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -42,6 +42,8 @@ from autodeploy.spec.plan import Overlap
 
 WITHIN_FRAC = 1e-3
 """A selection may add so much more than the least, as a share of a stage's passes."""
+FREE_FRAC = 0.95
+"""Of the busiest stage's passes: below that a stage waits anyway, but while the pipeline fills and drains."""
 WORTH_SWAPPING = ("attention", "mla_up_proj", "mlp", "moe")
 """Parts that are dear to rebuild; the others are cheaper rebuilt than moved."""
 COPIES = 2.0
@@ -61,19 +63,51 @@ def _step_s(found: Arranged) -> float:
 
 
 def solved(common: Common, ruled: Arranged) -> Arranged | None:
-    """A plan with the exact selection of every stage; None where some stage fits with none."""
+    """A plan with solved selections; None where some stage fits with none."""
     case = replace(ruled.case, layout=apart(ruled.case.layout))
-    prices = prices_of(common, case)
-    firsts: dict[int, StageCost] = {}
-    stages = []
-    for role in case.layout.roles:
-        place = ruled.case.layout.role_of_stage[role.stages[0]]
-        stage = _stage(common, case, role, ruled.stages[place], prices, firsts.get(place))
-        if stage is None:
+    prices, roles = prices_of(common, case), case.layout.roles
+    likes = [ruled.stages[ruled.case.layout.role_of_stage[role.stages[0]]] for role in roles]
+    needs = [_need(common, case, role, like, prices) for role, like in zip(roles, likes, strict=True)]
+    selections = _selections(case, common, needs, likes)
+    if selections is None:
+        return None
+    parts = zip(roles, likes, needs, selections, strict=True)
+    return put_together(common, case, tuple(_stage(common, case, *part, prices) for part in parts))
+
+
+def _selections(
+    case: Case, common: Common, needs: Sequence[StageNeed], likes: Sequence[StageCost]
+) -> list[Selection] | None:
+    """What every stage rebuilds and swaps. The fullest stage of each role is solved exactly, the busiest first; one
+    that stays well below the busiest with the greedy choice keeps that, for time on it is free. The other stages of a
+    role, where less is live, take its choice or the greedy one for their own need, whichever adds less."""
+    firsts: dict[int, int] = {}
+    for place, like in enumerate(likes):
+        firsts.setdefault(id(like), place)
+    rough = {place: greedy(needs[place]) for place in firsts.values()}
+    passes = {place: _plain_s(case, common, likes[place]) for place in firsts.values()}
+    found: dict[int, Selection] = {}
+    busiest_s = 0.0
+    for place in sorted(rough, key=lambda place: -_with_s(passes[place], rough[place])):
+        choice = rough[place]
+        if choice is None or passes[place] + choice.added_s > FREE_FRAC * busiest_s:
+            choice = _selected(needs[place], WITHIN_FRAC * passes[place])
+        if choice is None:
             return None
-        firsts.setdefault(place, stage)
-        stages.append(stage)
-    return put_together(common, case, tuple(stages))
+        found[place], busiest_s = choice, max(busiest_s, passes[place] + choice.added_s)
+    each = [_cheaper(need, found[firsts[id(like)]]) for need, like in zip(needs, likes, strict=True)]
+    return None if None in each else [choice for choice in each if choice is not None]
+
+
+def _with_s(pass_s: float, choice: Selection | None) -> float:
+    return float("inf") if choice is None else pass_s + choice.added_s
+
+
+def _plain_s(case: Case, common: Common, like: StageCost) -> float:
+    """One microbatch through all chunks of a stage with nothing rebuilt."""
+    plain = chunk_loads(like.role, {kind: common.costs[kind].backward for kind in like.role.kinds}, common.sharding, 1)
+    loads = zip(like.role.content_counts, like.forward, plain, strict=True)
+    return float(sum(count * (case.pass_s(f) + case.pass_s(b)) for count, f, b in loads))
 
 
 def prices_of(common: Common, case: Case) -> Mapping[Kind, Prices]:
@@ -90,35 +124,42 @@ def prices_of(common: Common, case: Case) -> Mapping[Kind, Prices]:
     }
 
 
+def _need(common: Common, case: Case, role: Role, like: StageCost, prices: Mapping[Kind, Prices]) -> StageNeed:
+    """What a single stage has to save; `like` is its role as the ladder arranged it."""
+    limits = common.limits
+    fixed = resident_bytes(limits, like.params) + like.held.always + working_buffers(limits, role)
+    bounds = (limits.capacity_bytes, limits.host_bytes, _copy_s(common))
+    return need_of(role, prices, live_of(common.microbatches, case, role), fixed, bounds)
+
+
+def _copy_s(common: Common) -> float:
+    """Seconds that a swapped byte takes of the memory's rate."""
+    return float(hbm_s(common.space.cluster.device, COPIES))
+
+
 def _stage(
-    common: Common, case: Case, role: Role, like: StageCost, prices: Mapping[Kind, Prices], first: StageCost | None
-) -> StageCost | None:
-    """One stage; `like` is its role as the ladder arranged it, `first` the fullest stage of the role, solved. What fits
-    there fits here, where less is live: time saved here counts for filling and draining only, so the cheaper of that
-    and of the greedy choice stands."""
+    common: Common,
+    case: Case,
+    role: Role,
+    like: StageCost,
+    need: StageNeed,
+    selection: Selection,
+    prices: Mapping[Kind, Prices],
+) -> StageCost:
+    """A single stage with its selection."""
     limits, live = common.limits, live_of(common.microbatches, case, role)
     state = resident_bytes(limits, like.params) + like.held.always
-    buffers = working_buffers(limits, role)
-    copy_s = hbm_s(common.space.cluster.device, COPIES)
-    need = need_of(role, prices, live, state + buffers, (limits.capacity_bytes, limits.host_bytes, copy_s))
-    selection = _select(case, need, like) if first is None else _cheaper(need, first)
-    if selection is None:
-        return None
     chosen = chosen_of(role, prices, need, selection)
-    passes = max(held_at(chosen.kept_bytes, moment) for moment in live) + chosen.transient_bytes + buffers
+    passes = max(held_at(chosen.kept_bytes, moment) for moment in live) + chosen.transient_bytes
+    passes += working_buffers(limits, role)
     memory = StageMemory(
         rung=0,
         allocated_bytes=max(state + max(passes, like.held.update), like.held.start),
         host_bytes=like.held.host + max(held_at(chosen.moved_bytes, moment) for moment in live),
     )
-    rebuilt = _rebuilt(common, role, prices, chosen, copy_s)
+    rebuilt = _rebuilt(common, role, prices, chosen, _copy_s(common))
     stage = cost_stage(common, case, role, StageNeeds(like.params, like.held, memory), rebuilt)
     return replace(stage, chosen=chosen)
-
-
-def _select(case: Case, need: StageNeed, like: StageCost) -> Selection | None:
-    pass_s = sum(case.pass_s(load) for load in (*like.forward, *like.backward))
-    return _selected(need, WITHIN_FRAC * float(pass_s))
 
 
 @lru_cache(maxsize=8192)
@@ -127,10 +168,11 @@ def _selected(need: StageNeed, within_s: float) -> Selection | None:
     return select_within(need, within_s)
 
 
-def _cheaper(need: StageNeed, first: StageCost) -> Selection | None:
+def _cheaper(need: StageNeed, first: Selection) -> Selection | None:
     """The selection of the role's fullest stage, or a cheaper one of the greedy kind."""
-    assert first.chosen is not None
-    options = [evaluate(need, first.chosen.selection.counts), greedy(need)]
+    if max(need.need_bytes) <= 0.0:
+        return greedy(need)
+    options = [evaluate(need, first.counts), greedy(need)]
     fitting = [option for option in options if option is not None and fits(need, option)]
     return min(fitting, key=lambda option: option.added_s, default=None)
 
