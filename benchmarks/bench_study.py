@@ -1,6 +1,7 @@
 """How many simulations each way of searching needs until it is within 1 % of a known optimum.
 
-The space: the most promising shapes of the 718B space, their codes and layer cuts; its optimum is enumerated.
+The spaces: the most promising shapes of the 718B space and of the 405B space, their codes, budgets and layer cuts; the
+optimum of each is enumerated.
 """
 
 from __future__ import annotations
@@ -8,21 +9,25 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import PANGU_718B, answer, arguments, narrowed, say
+from measure import LLAMA_405B, PANGU_718B, answer, arguments, narrowed, say
 
 from autodeploy.catalog.lookup import load_space
 from autodeploy.search.anneal import anneal
 from autodeploy.search.evaluate import arranged
 from autodeploy.search.exact import search_exact
 from autodeploy.search.judge import Judge, Judged
-from autodeploy.search.outer import Outer, Point, shortlist
+from autodeploy.search.outer import BUDGETS, FIT, Outer, Point, shortlist
 from autodeploy.search.study import Settings, run_study
 from autodeploy.spec.plan import Plan
 
 NEAR = 1.01
+FINALISTS = 20
+"""As many as `search` solves."""
 Visits = Iterator[tuple[Point, Judged]]
 
 
@@ -55,11 +60,40 @@ def optuna(sampler: str, seeded: bool) -> Callable[[Judge, int, int], Visits]:
     return run
 
 
-def best_estimate_first(outer: Outer, known: dict[Plan, Judged], near_s: float) -> int:
-    """Screen everything, simulate in that order: deterministic."""
-    feasible = [plan for plan, judged in known.items() if judged.feasible]
-    order = sorted(feasible, key=lambda plan: float(arranged(outer.space, plan).screen_s))
-    return next(n for n, plan in enumerate(order, 1) if known[plan].step_s <= near_s)
+def best_estimate_first(outer: Outer, known: dict[Plan, Judged], near_s: float) -> float:
+    """Screen everything as the ladder fills it in; in that order try the freest budget. Deterministic. Infinite where
+    none of these comes near."""
+    order = sorted((plan for plan in known if legal(known, plan)), key=lambda plan: screened(outer, plan))
+    done = 0
+    for plan in order:
+        freest = replace(plan, recompute=outer.budgets[-1]) if plan.recompute == FIT else plan
+        judged = known.get(freest, known[plan])
+        done += judged.feasible
+        if judged.feasible and judged.step_s <= near_s:
+            return done
+    return float("inf")
+
+
+def legal(known: dict[Plan, Judged], plan: Plan) -> bool:
+    """Whether a plan is one of the screen's: legal, with nothing solved."""
+    return known[plan].broken_rules == 0 and plan.recompute not in BUDGETS[1:]
+
+
+def screened(outer: Outer, plan: Plan) -> tuple[bool, float]:
+    """What the screen orders plans by: those that fit, then the time."""
+    found = arranged(outer.space, plan)
+    return not found.fits, float(found.screen_s)
+
+
+def finalists_s(outer: Outer, known: dict[Plan, Judged], count: int) -> dict[str, float]:
+    """The best step after the best so many plans of the ladder have been given another budget, per budget."""
+    ruled = [plan for plan in known if legal(known, plan) and known[plan].feasible]
+    first = sorted(ruled, key=lambda plan: known[plan].step_s)[:count]
+    steps = {}
+    for budget in outer.budgets:
+        tried = [known.get(replace(plan, recompute=budget), known[plan]) for plan in first]
+        steps[budget] = min(judged.step_s for judged in tried if judged.feasible)
+    return steps
 
 
 def simulations_until(visits: Visits, near_s: float) -> float:
@@ -83,36 +117,67 @@ METHODS: dict[str, Callable[[Judge, int, int], Visits]] = {
 }
 
 
-def run(shapes: int, seeds: int, trials: int, values: int = 0) -> dict[str, Any]:
-    """Median simulations of every method over the seeds, and how many seeds got there."""
-    space = narrowed(load_space(PANGU_718B), values)
+def study(space_file: Path, shapes: int, values: int, budgets: int) -> tuple[Outer, dict[Plan, Judged]]:
+    """The most promising shapes of a space, and every plan of them judged."""
+    space = narrowed(load_space(space_file), values)
     outer = shortlist(space, search_exact(space, top=1).screened, shapes)
-    started = time.process_time()
-    known = enumerate_all(outer)
+    outer = replace(outer, budgets=outer.budgets[:budgets])
+    return outer, enumerate_all(outer)
+
+
+def compared(outer: Outer, known: dict[Plan, Judged], seeds: int, trials: int) -> dict[str, Any]:
+    """Median simulations of every method over the seeds, and how many seeds got there."""
     best = min(judged.step_s for judged in known.values() if judged.feasible)
-    medians = {"best_estimate_first": float(best_estimate_first(outer, known, NEAR * best))}
-    reached = {"best_estimate_first": seeds}
+    first = best_estimate_first(outer, known, NEAR * best)
+    medians, reached = {"best_estimate_first": first}, {"best_estimate_first": seeds * (first < np.inf)}
     for name, method in METHODS.items():
         counts = [
             simulations_until(method(Judge(outer, library=known), trials, seed), NEAR * best) for seed in range(seeds)
         ]
         medians[name] = statistics.median(counts)
         reached[name] = sum(np.isfinite(counts).tolist())
-    work = {
+    per_budget = {
+        budget: min(judged.step_s for plan, judged in known.items() if plan.recompute == budget and judged.feasible)
+        for budget in outer.budgets
+    }
+    return {
         "shapes": len(outer.shapes), "points": int(np.prod(outer.sizes)), "plans": len(known), "optimum_s": best,
         "feasible": sum(judged.feasible for judged in known.values()), "seeds": seeds, "trials": trials,
+        "optimum_of_budget_s": per_budget, "finalists_s": finalists_s(outer, known, FINALISTS),
         "simulations": {name: count if np.isfinite(count) else None for name, count in medians.items()},
         "reached": reached,
     }  # fmt: skip
-    first = medians["best_estimate_first"]
-    ratios = {f"{name}_over_best_estimate_first": n / first for name, n in medians.items() if np.isfinite(n)}
-    return answer("study", work, {"cpu": time.process_time() - started}, ratios, best_estimate_reaches=first < np.inf)
+
+
+def run(
+    shapes: int, dense_shapes: int, seeds: int, trials: int, values: int = 0, budgets: int = len(BUDGETS)
+) -> dict[str, Any]:
+    """Both spaces, every method."""
+    work, ratios, seconds, rates = {}, {}, {}, {}
+    for name, path, count in (("718b", PANGU_718B, shapes), ("405b", LLAMA_405B, dense_shapes)):
+        if not count:
+            continue
+        started = time.process_time()
+        outer, known = study(path, count, values, budgets)
+        seconds[f"{name}_enumerated"] = time.process_time() - started
+        rates[name] = sum(judged.broken_rules == 0 for judged in known.values()) / seconds[f"{name}_enumerated"]
+        found = compared(outer, known, seeds, trials)
+        work[name] = found | {"judged_per_cpu_s": rates[name]}
+        first = found["simulations"]["best_estimate_first"]
+        ratios |= {
+            f"{name}_{method}_over_best_estimate_first": number / first
+            for method, number in found["simulations"].items()
+            if number and first
+        }
+    reaches = [part["simulations"]["best_estimate_first"] is not None for part in work.values()]
+    return answer("study", work, seconds, ratios, best_estimate_reaches=all(reaches))
 
 
 if __name__ == "__main__":
     asked = arguments(
         "Simulations until within 1 % of an enumerated optimum.",
-        shapes=(8, "shapes of the shortlist"),
+        shapes=(1, "shapes of the 718B space"),
+        dense_shapes=(2, "shapes of the 405B space"),
         seeds=(5, "seeds of every method"),
         trials=(600, "trials of a run"),
     )

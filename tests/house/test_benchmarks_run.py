@@ -16,8 +16,8 @@ TINY: dict[str, dict[str, Any]] = {
     "bench_cli": {"repeats": 1},
     "bench_screen": {"plans": 50, "sample": 20, "repeats": 1, "values": 2},
     "bench_search": {"repeats": 1, "values": 3, "top": 5},
+    "bench_study": {"shapes": 0, "dense_shapes": 1, "seeds": 1, "trials": 20, "values": 2, "budgets": 2},
     "bench_selection": {"plans": 2},
-    "bench_study": {"shapes": 1, "seeds": 1, "trials": 20, "values": 2},
     "bench_simulate": {"pp": 2, "vpp": 2, "microbatches": 4, "repeats": 1, "batches": (1, 3)},
 }
 KEYS = ["bench", "work", "seconds", "ratios", "checks"]

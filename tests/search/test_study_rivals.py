@@ -68,7 +68,7 @@ def test_the_space_is_worth_searching() -> None:
     outer, known = enumerated()
     steps = sorted(each.step_s for each in known.values() if each.feasible)
     assert len(steps) > 150
-    assert len(known) > 1.5 * len(steps)  # many plans do not fit
+    assert len(known) > len(steps) + 150  # many plans do not fit
     assert steps[len(steps) // 2] > 1.05 * steps[0]
     assert np.prod(outer.sizes) > 2 * len(known)  # points that name no plan, or the plan of another point
 
