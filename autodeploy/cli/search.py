@@ -123,6 +123,7 @@ def _with_progress(space: Space, request: Request) -> tuple[Answer, float]:
     else:
         answer = search(space, request, lambda progress: _show(None, keep(progress), started))
     last.stage, last.gap_frac, wall_s = "done", answer.gap_frac, time.monotonic() - started
+    last.best_s = min([last.best_s, *(result.step_time_s for result in answer.results)])
     if answer.legal:
         say(progress_line(last, wall_s))
     return answer, wall_s

@@ -165,6 +165,7 @@ def summary(found: Validation) -> dict[str, Any]:
         "memory_sources": _memory_sources(found.predictions),
         "ranks": rank_summary(found.ranks),
         "fits": asdict(fits_of(found.predictions)),
+        "fits_sources": _fits_sources(found.predictions),
         "groups": {
             "count": len(groups),
             "regret_median_frac": _middle(regrets),
@@ -187,6 +188,14 @@ def _memory_sources(predictions: Sequence[Prediction]) -> dict[str, Any]:
         within = _share(abs(value) <= FAR_FRAC for value in values)
         out[name] = (_errors(errors_of(values)) or {}) | {"within_18_percent_frac": within}
     return out
+
+
+def _fits_sources(predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """Fits or not, per source."""
+    named: dict[str, list[Prediction]] = {}
+    for each in predictions:
+        named.setdefault(each.run.row.source, []).append(each)
+    return {name: asdict(fits_of(some)) for name, some in sorted(named.items())}
 
 
 def _middle(values: Sequence[float]) -> float | None:

@@ -12,6 +12,8 @@ from autodeploy.units import MIB
 
 COLUMNS = ("rows", "median error", "90 % within", "bias", "within 18 %")
 
+FITS_TEXT = "Sources of which some run is called wrongly."
+
 
 def memory_parts(found: Validation, figures: Mapping[str, Any]) -> list[str]:
     """Headings and tables."""
@@ -21,6 +23,7 @@ def memory_parts(found: Validation, figures: Mapping[str, Any]) -> list[str]:
         "framework's allocator has handed out, what it has reserved, or what the device has in use.",
         table(("", *COLUMNS), ((name, *_cells(errors)) for name, errors in figures["memory_sources"].items())),
     ]
+    parts += ["## Fits or not", FITS_TEXT, _fits(figures["fits_sources"])]
     if not found.ranks:
         return parts
     return [*parts, "## Memory of single ranks", _ranks_text(figures["ranks"]), _outliers(found.ranks)]
@@ -31,6 +34,16 @@ def _cells(errors: Mapping[str, Any]) -> tuple[str, ...]:
         str(errors["runs"]), f"{errors['median_abs_frac']:.1%}", f"{errors['p90_abs_frac']:.1%}",
         f"{errors['bias_frac']:+.1%}", f"{errors['within_18_percent_frac']:.0%}",
     )  # fmt: skip
+
+
+def _fits(figures: Mapping[str, Mapping[str, int]]) -> str:
+    wrong = ("ran_but_refused", "ran_out_but_called_fitting")
+    rows = (
+        (name, str(each["right"]), *(str(each[key]) for key in wrong))
+        for name, each in figures.items()
+        if any(each[key] for key in wrong)
+    )
+    return table(("source", "right", "ran, refused", "ran out, called fitting"), rows)
 
 
 def _ranks_text(figures: Mapping[str, Any]) -> str:

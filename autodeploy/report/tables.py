@@ -9,7 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from autodeploy.analysis.ops import MODULE_WORDS
+from autodeploy.balance.solving import is_solved
 from autodeploy.formats.document import plan_short
+from autodeploy.formats.export import TARGETS
 from autodeploy.report.explain import difference_table
 from autodeploy.search.elsewhere import refusals_elsewhere
 from autodeploy.search.engine import Answer
@@ -141,6 +143,8 @@ def search_report(answer: Answer, baseline: PlanResult | None = None, width: int
 def _notes(answer: Answer) -> list[str]:
     """What a reader has to know to read the figures."""
     notes = [f"FLOP convention: {answer.results[0].flop_convention}."] if answer.results else []
+    if any(is_solved(result.plan.recompute) for result in answer.results):
+        notes.append("rc:solve: solved after the proof, which covers plans arranged by rule; it only made them faster.")
     if answer.results and answer.space.model.moe:
         notes.append(f"Experts: busiest rank at {answer.space.job.expert_imbalance:g} x the mean load (stated input).")
     notes += _elsewhere(answer)
@@ -148,10 +152,10 @@ def _notes(answer: Answer) -> list[str]:
 
 
 def _elsewhere(answer: Answer) -> list[str]:
-    """Which real target would refuse the winner, and by which rule."""
+    """Which target that plans are exported to would refuse the winner, and by which rule."""
     if not answer.results:
         return []
-    found = refusals_elsewhere(answer.space, answer.results[0])
+    found = refusals_elsewhere(answer.space, answer.results[0], TARGETS)
     takes = [name for name, broken in found.items() if not broken]
     notes = [f"#1 would be refused by {name}: " + "; ".join(broken) + "." for name, broken in found.items() if broken]
     return notes + ([f"#1 keeps the rules of {', '.join(takes)}."] if takes else [])
