@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autodeploy.balance.solving import SOLVE
+from autodeploy.balance.solving import is_solved
 from autodeploy.cli.ask import space_from_file
 from autodeploy.cli.exits import DONE, NOTHING_FITS, say
 from autodeploy.cli.plans import names_a_file, plan_from_file
@@ -90,7 +90,7 @@ def _place(subject: Subject, result: PlanResult) -> tuple[Place, PlanResult | No
 def _ruled(subject: Subject) -> Plan:
     """The plan as its space lists it: `search` solves what it has ranked under `fit`."""
     plan, listed = subject.plan, subject.space.plan.recompute
-    return replace(plan, recompute="fit") if plan.recompute == SOLVE and "fit" in listed else plan
+    return replace(plan, recompute="fit") if is_solved(plan.recompute) and "fit" in listed else plan
 
 
 def _document(subject: Subject, result: PlanResult, place: Place, other: PlanResult | None) -> dict[str, Any]:

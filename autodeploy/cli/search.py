@@ -18,7 +18,7 @@ from autodeploy.formats.document import check_writable, plan_document, search_do
 from autodeploy.formats.space_text import space_text
 from autodeploy.report.explain import chosen_words, explanation_facts
 from autodeploy.report.tables import console, progress_line, search_report
-from autodeploy.search.engine import CUT_SHAPES, ENGINES, Answer, Request, search
+from autodeploy.search.engine import CUT_SHAPES, ENGINES, SOLVE_PLANS, Answer, Request, search
 from autodeploy.search.enumerate import describe
 from autodeploy.search.evaluate import evaluate
 from autodeploy.search.exact import Progress
@@ -100,6 +100,7 @@ def _request(asked: Asked, options: Options) -> Request:
         timeout_s=options.timeout_s,
         seed=options.seed,
         cut_shapes=CUT_SHAPES.get(asked.effort, 0),
+        solve_plans=SOLVE_PLANS.get(asked.effort, 0),
         trials=options.trials or TRIALS.get(asked.effort, 1),
         workers=options.workers,
         storage=options.storage,

@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from autodeploy.analysis.ops import MODULE_WORDS
-from autodeploy.balance.solving import is_solved
 from autodeploy.formats.document import plan_short
 from autodeploy.formats.export import TARGETS
 from autodeploy.report.explain import difference_table
@@ -128,11 +127,20 @@ def verdict(answer: Answer) -> str:
     return f"{answer.status}: {near} ({simulated:,} simulated)"
 
 
+def solved_verdict(answer: Answer) -> list[str]:
+    """How far recompute and swap were solved, and what that may have missed."""
+    if not answer.solved or not answer.solved["plans"]:
+        return []
+    missed = f"none of the rest can be more than {answer.solved['gap_frac']:.2%} faster than #1"
+    rest = missed if answer.solved["gap_frac"] else "none of the rest can be faster than #1"
+    return [f"recompute and swap solved for {answer.solved['plans']:,} of them, {answer.solved['fit']:,} fit; {rest}"]
+
+
 def search_report(answer: Answer, baseline: PlanResult | None = None, width: int = WIDE) -> Group:
     """Everything that `search` prints."""
     facts, results, space = answer.facts(), answer.results, answer.space
     parts: list[RenderableType] = [ranked_table(space, results, baseline, width)] if results else []
-    parts.append(Text(verdict(answer), style="bold"))
+    parts += [Text(line, style="bold") for line in (verdict(answer), *solved_verdict(answer))]
     if baseline is not None and results:
         parts.append(difference_table(space, baseline, results[0]))
     counts = f"{facts['candidates']:,} candidates, {facts['legal']:,} legal, {facts['fits']:,} fit. Refused:"
@@ -143,8 +151,6 @@ def search_report(answer: Answer, baseline: PlanResult | None = None, width: int
 def _notes(answer: Answer) -> list[str]:
     """What a reader has to know to read the figures."""
     notes = [f"FLOP convention: {answer.results[0].flop_convention}."] if answer.results else []
-    if any(is_solved(result.plan.recompute) for result in answer.results):
-        notes.append("rc:solve: solved after the proof, which covers plans arranged by rule; it only made them faster.")
     if answer.results and answer.space.model.moe:
         notes.append(f"Experts: busiest rank at {answer.space.job.expert_imbalance:g} x the mean load (stated input).")
     notes += _elsewhere(answer)

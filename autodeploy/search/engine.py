@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any, Literal
@@ -12,17 +13,17 @@ from typing import Any, Literal
 import numpy as np
 
 from autodeploy.analysis.inventory import kind_counts
-from autodeploy.balance.solving import SOLVE
+from autodeploy.balance.solving import is_solved
 from autodeploy.numeric import largest, total
 from autodeploy.search.arrange import microbatches_of
-from autodeploy.search.enumerate import broken_rules, enumerate_plans, legal_plans
-from autodeploy.search.evaluate import arranged, evaluate
+from autodeploy.search.enumerate import enumerate_plans, legal_plans
+from autodeploy.search.evaluate import evaluate
 from autodeploy.search.exact import Limits, Outcome, Progress, Report, Status, search_plans, silent
 from autodeploy.search.layers import LayerTable
 from autodeploy.search.outer import BUDGETS, FIELDS, FIT, cut_plans, shortlist
 from autodeploy.search.result import PlanResult
-from autodeploy.search.steps import simulate_steps
-from autodeploy.spec.plan import Overlap, Plan, table_of
+from autodeploy.search.solved import Promise, Solved, promises, solve_plans
+from autodeploy.spec.plan import Overlap, Plan, PlanTable, table_of
 from autodeploy.spec.space import Space
 
 Engine = Literal["auto", "exact", "optuna"]
@@ -30,7 +31,9 @@ ENGINES: tuple[Engine, ...] = ("auto", "exact", "optuna")
 CUT_SHAPES = {"fast": 0, "normal": 32, "deep": 128}
 """`auto`: how many of the best shapes are searched with layers cut beyond the rules, by effort."""
 FINALISTS = 20
-"""Ranked plans whose selections are solved."""
+"""Places that are proven before plans are solved."""
+SOLVE_PLANS = {"fast": 20, "normal": 200, "deep": 2000}
+"""`auto`: how many plans are solved, by effort."""
 STUDY_SHAPES = 24
 """Shapes that a study looks at."""
 
@@ -49,7 +52,9 @@ class Request:
     storage: str | None = None
     sampler: str = "nsga2"
     solve: bool = True
-    """Solve what the ranked plans rebuild (not for `exact`, whose answer is the proof over rules)."""
+    """Solve what plans rebuild and swap (not for `exact`, whose answer is the proof over rules)."""
+    solve_plans: int = SOLVE_PLANS["normal"]
+    """How many `auto` solves at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +68,8 @@ class Answer:
     """Best first."""
     status: Status
     gap_frac: float
+    solved: dict[str, Any] | None = None
+    """How many plans were solved, how many of them fit, and how much faster one of the rest could be at most."""
     study: dict[str, Any] | None = None
     """What a study did, for reports."""
 
@@ -76,7 +83,8 @@ class Answer:
         parts = [outcome.facts() for outcome in self.outcomes]
         summed = {name: sum(part[name] for part in parts) for name in ("candidates", "legal", "fits", "simulated")}
         refused = {name: _merge([part[name] for part in parts]) for name in ("refused", "refused_by_memory")}
-        return summed | refused | {"gap_frac": self.gap_frac} | ({"study": self.study} if self.study else {})
+        extra = {name: found for name in ("solved", "study") if (found := getattr(self, name))}
+        return summed | refused | {"gap_frac": self.gap_frac} | extra
 
 
 def _merge(counts: list[dict[str, int]]) -> dict[str, int]:
@@ -93,7 +101,7 @@ def search(space: Space, request: Request, report: Report = silent) -> Answer:
         return _answer([ruled], request)
     if request.engine == "optuna":
         return _study(ruled, request, progress, report)
-    return _answer([ruled, *_cuts(ruled, request, progress, limits, report)], request)
+    return _with_solved([ruled, *_cuts(ruled, request, progress, limits, report)], request, progress, report)
 
 
 def _cuts(ruled: Outcome, request: Request, progress: Progress, limits: Limits, report: Report) -> list[Outcome]:
@@ -116,44 +124,68 @@ def _cuts(ruled: Outcome, request: Request, progress: Progress, limits: Limits, 
 
 
 def _answer(outcomes: list[Outcome], request: Request) -> Answer:
-    steps: dict[Plan, float] = {}
-    for outcome in outcomes:
-        steps |= outcome.steps()
+    """What outcomes come to."""
+    space, steps = outcomes[0].space, _steps(outcomes)
     worst = max(outcomes, key=lambda outcome: outcome.gap_frac)
     status = next((o.status for o in outcomes if o.status in ("timeout", "interrupted")), outcomes[0].status)
     return Answer(
-        space=outcomes[0].space, outcomes=tuple(outcomes), results=tuple(_rank(outcomes[0].space, steps, request)),
+        space=space, outcomes=tuple(outcomes), results=tuple(_in_full(space, _ordered(steps), request)),
         status=status, gap_frac=worst.gap_frac,
     )  # fmt: skip
 
 
-def _solves(request: Request) -> bool:
-    return request.solve and request.engine != "exact"
+def _steps(outcomes: Iterable[Outcome]) -> dict[Plan, float]:
+    return {plan: step for outcome in outcomes for plan, step in outcome.steps().items()}
+
+
+def _with_solved(outcomes: list[Outcome], request: Request, progress: Progress, report: Report) -> Answer:
+    """The same once recompute and swap are solved: of the plans ranked, then of those that promise most."""
+    answer = _answer(outcomes, request)
+    if not request.solve or answer.status in ("timeout", "interrupted"):
+        return answer
+    progress.stage = "solve"
+    report(progress)
+    space, steps = answer.space, _steps(outcomes)
+    kept = _kept(space, steps, request)
+    found = _solved(space, kept, [outcome.screened.plans for outcome in outcomes], request, progress)
+    results = _in_full(space, _ordered(kept | found.step_s), request)
+    facts = {"plans": found.tried, "fit": len(found.step_s), "gap_frac": found.gap_frac(results[0].step_time_s)}
+    status: Status = "interrupted" if found.interrupted else answer.status
+    return replace(answer, results=tuple(results), status=status, solved=facts)
+
+
+def _solved(
+    space: Space, kept: dict[Plan, float], tables: Iterable[PlanTable], request: Request, progress: Progress
+) -> Solved:
+    places = _places(request)
+
+    def last_s(step_s: dict[Plan, float]) -> float:
+        every = kept | step_s
+        nth = _distinct(space, _ordered(every), places)
+        return every[nth[-1]] if len(nth) == places else float("inf")
+
+    def halted() -> bool:
+        return request.timeout_s is not None and time.monotonic() - progress.started_s > request.timeout_s
+
+    found = promises(space, tables, last_s({}))
+    found.sort(key=lambda promise: promise.plan not in kept)
+    return solve_plans(space, found, max(request.solve_plans, places), last_s, halted)
 
 
 def _places(request: Request) -> int:
-    """Places to prove: where the first plans are solved after that, always so many that the answer does not depend on
-    how many are asked for."""
-    return max(request.top, FINALISTS) if _solves(request) else request.top
+    """Places to prove: where plans are solved after that, always so many that the answer does not depend on how many
+    are asked for."""
+    return max(request.top, FINALISTS) if request.solve and request.engine != "exact" else request.top
 
 
-def _rank(space: Space, steps: Mapping[Plan, float], request: Request) -> list[PlanResult]:
-    """The best plans in full."""
-    return _in_full(space, _finalists(space, steps, request), request)
-
-
-def _in_full(space: Space, steps: Mapping[Plan, float], request: Request) -> list[PlanResult]:
+def _in_full(space: Space, ordered: Iterable[Plan], request: Request) -> list[PlanResult]:
     """The first plans in full, each on its best layout."""
-    return [evaluate(space, plan) for plan in _distinct(space, sorted_by_step(steps), request.top)]
+    return [evaluate(space, plan) for plan in _distinct(space, ordered, request.top)]
 
 
-def _finalists(space: Space, steps: Mapping[Plan, float], request: Request) -> dict[Plan, float]:
-    """The best plans with their steps, what they rebuild solved; ties to the layout that a rule makes."""
-    ordered = sorted(steps, key=lambda plan: (steps[plan], plan.layout != "auto"))
-    plans = _distinct(space, ordered, _places(request))
-    if not _solves(request):
-        return {plan: steps[plan] for plan in plans}
-    return dict(_solved(space, plan, steps[plan]) for plan in plans)
+def _ordered(steps: dict[Plan, float]) -> list[Plan]:
+    """Fastest first; ties to the layout that a rule makes, to the ladder, then as they come."""
+    return sorted(steps, key=lambda plan: (steps[plan], plan.layout != "auto", is_solved(plan.recompute)))
 
 
 def _distinct(space: Space, plans: Iterable[Plan], count: int) -> list[Plan]:
@@ -169,28 +201,25 @@ def _distinct(space: Space, plans: Iterable[Plan], count: int) -> list[Plan]:
     return list(best.values())
 
 
-def sorted_by_step(steps: Mapping[Plan, float]) -> list[Plan]:
-    """Fastest first; ties as they come."""
-    return sorted(steps, key=lambda plan: steps[plan])
-
-
-def _solved(space: Space, ruled: Plan, ruled_s: float) -> tuple[Plan, float]:
-    """A plan that the rule arranged, or the same with its selections solved, where the target can do what they ask and
-    the step gets shorter; and the step."""
-    plan = replace(ruled, recompute=SOLVE)
-    if ruled.recompute != FIT or broken_rules(space, plan):
-        return ruled, ruled_s
-    found = arranged(space, plan)
-    step_s = float(simulate_steps(found, int(found.microbatches)).step_s[0])
-    return (plan, step_s) if found.fits and step_s < ruled_s else (ruled, ruled_s)
-
-
 def content_hash(space: Space, request: Request) -> str:
     """12 hex digits over everything that a study's answer depends on."""
     parts = [asdict(replace(space, inputs={})), request.trials, request.seed, request.sampler, STUDY_SHAPES]
     parts += [FIELDS, BUDGETS if request.solve else ()]
     text = json.dumps([*parts, version("autodeploy")], sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _kept(space: Space, steps: dict[Plan, float], request: Request) -> dict[Plan, float]:
+    """The plans in the places to prove."""
+    return {plan: steps[plan] for plan in _distinct(space, _ordered(steps), _places(request))}
+
+
+def _solved_too(space: Space, kept: dict[Plan, float], request: Request) -> dict[Plan, float]:
+    """Those that the ladder fitted, solved."""
+    if not request.solve:
+        return {}
+    ordered = [Promise(plan=plan, screen_s=step, bound_s=0.0) for plan, step in kept.items() if plan.recompute == FIT]
+    return solve_plans(space, ordered, len(ordered), lambda _: float("inf")).step_s
 
 
 def _study(ruled: Outcome, request: Request, progress: Progress, report: Report) -> Answer:
@@ -213,8 +242,8 @@ def _study(ruled: Outcome, request: Request, progress: Progress, report: Report)
         ledger = Ledger(storage, space.name, content_hash(space, request))
         ledger.check()
         found = run_groups(outer, settings, ledger, request.workers, deadline_s=deadline, report=hear)
-    finalists = _finalists(space, ruled.steps(), request) | _finalists(space, found.step_s, request)
-    results = _in_full(space, finalists, request)
+    kept = _kept(space, ruled.steps(), request) | _kept(space, found.step_s, request)
+    results = _in_full(space, _ordered(kept | _solved_too(space, kept, request)), request)
     facts = {
         "sampler": request.sampler, "trials": found.trials, "simulated": found.simulated, "shapes": len(outer.shapes),
         "groups": found.groups, "content_hash": ledger.content_hash,

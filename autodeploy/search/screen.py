@@ -36,6 +36,8 @@ class Screened:
     """[N] index into `cases`."""
     screen_s: np.ndarray
     bound_s: np.ndarray
+    least_bound_s: np.ndarray
+    """The smallest bound over all layouts of a plan."""
     needed_bytes: np.ndarray
     fits: np.ndarray
     layers: LayerTable
@@ -54,7 +56,7 @@ def screen(space: Space, plans: PlanTable) -> Screened:
                 out.keep_better(part, number, lay_out(common, option))
     return Screened(
         plans=plans, cases=tuple(cases), case=out.case, screen_s=out.screen_s, bound_s=out.bound_s,
-        needed_bytes=out.needed_bytes, fits=out.fits, layers=layers,
+        least_bound_s=out.least_bound_s, needed_bytes=out.needed_bytes, fits=out.fits, layers=layers,
     )  # fmt: skip
 
 
@@ -82,7 +84,8 @@ class _Columns:
     def __init__(self, size: int) -> None:
         self.case = np.full(size, -1, dtype=np.int32)
         self.fits = np.zeros(size, dtype=bool)
-        self.screen_s, self.bound_s, self.needed_bytes = (np.full(size, np.inf) for _ in range(3))
+        self.screen_s, self.bound_s, self.least_bound_s = (np.full(size, np.inf) for _ in range(3))
+        self.needed_bytes = np.full(size, np.inf)
 
     def keep_better(self, rows: np.ndarray, number: int, found: Arranged) -> None:
         """A later layout replaces an earlier one if it fits where that did not, or is faster; where neither fits,
@@ -92,6 +95,7 @@ class _Columns:
         better = np.where(old_fits == fits, faster, fits)
         here = rows[better]
         self.case[here] = number
+        self.least_bound_s[rows] = np.minimum(self.least_bound_s[rows], found.bound_s)
         for name in ("fits", "screen_s", "bound_s", "needed_bytes"):
             getattr(self, name)[here] = np.atleast_1d(getattr(found, name))[better]
 

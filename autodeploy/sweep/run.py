@@ -18,7 +18,7 @@ from autodeploy.formats.huggingface import load_model
 from autodeploy.processes import map_in_order
 from autodeploy.search.choose import hold
 from autodeploy.search.defaults import default_values
-from autodeploy.search.engine import CUT_SHAPES, Request, search
+from autodeploy.search.engine import CUT_SHAPES, SOLVE_PLANS, Request, search
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.conditions import parse_list
 from autodeploy.spec.job import Job
@@ -97,7 +97,12 @@ def run_cell(task: tuple[Sweep, Cell, str]) -> Line:
 
 def _search(sweep: Sweep, cell: Cell) -> dict[str, Any]:
     request = Request(
-        engine=sweep.engine, top=1, seed=sweep.seed, trials=sweep.trials, cut_shapes=CUT_SHAPES[sweep.effort]
+        engine=sweep.engine,
+        top=1,
+        seed=sweep.seed,
+        trials=sweep.trials,
+        cut_shapes=CUT_SHAPES[sweep.effort],
+        solve_plans=SOLVE_PLANS[sweep.effort],
     )
     space = cell_space(sweep, cell)
     answer = search(space, request)

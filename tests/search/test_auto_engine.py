@@ -191,4 +191,4 @@ def test_solved_finalists_are_never_slower_and_do_not_depend_on_how_many_are_ask
     steps = [result.step_time_s for result in solved.results]
     assert steps == sorted(steps)
     assert all(after <= before.step_time_s for after, before in zip(steps, ruled.results, strict=True))
-    assert {result.plan.recompute for result in solved.results} <= {"fit", "solve"}
+    assert {result.plan.recompute for result in solved.results} <= {"fit", "solve+swap"}

@@ -1,0 +1,110 @@
+"""Plans solved after the proof over rules: as good as solving every plan, and what is left unsolved is bounded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from autodeploy.catalog.lookup import load
+from autodeploy.search.engine import Request, search
+from autodeploy.search.evaluate import arranged
+from autodeploy.search.solved import freest, promises, solve_plans
+from autodeploy.search.steps import simulate_steps
+from autodeploy.spec.plan import Plan, table_of
+from autodeploy.spec.space import Space
+from autodeploy.spec.target import Target
+from tests.search.little import NAMES, legal_plans_of, little_spaces
+
+EVERY = pytest.mark.parametrize("name", NAMES)
+NO_LIMIT_S = float("inf")
+
+
+def shrunk(name: str, frac: float = 0.7) -> Space:
+    """A little space on devices with less memory, so that much is missing."""
+    space = little_spaces()[name]
+    device = replace(space.cluster.device, hbm_bytes=frac * space.cluster.device.hbm_bytes)
+    return replace(space, cluster=replace(space.cluster, device=device))
+
+
+def step_s(space: Space, plan: Plan) -> float:
+    found = arranged(space, plan)
+    return float(simulate_steps(found, int(found.microbatches)).step_s[0]) if found.fits else NO_LIMIT_S
+
+
+@cache
+def solved_each(name: str) -> dict[Plan, float]:
+    """Every legal plan that leaves open what it rebuilds, solved; its least step with the ladder or so."""
+    space = shrunk(name)
+    plans = [plan for plan in legal_plans_of(name) if plan.recompute == "fit"]
+    solved = ((plan, freest(space, plan)) for plan in plans)
+    return {plan: min(step_s(space, plan), step_s(space, free)) for plan, free in solved if free is not None}
+
+
+@EVERY
+def test_the_best_is_that_of_solving_every_plan(name: str) -> None:
+    answer = search(shrunk(name), Request(cut_shapes=0, solve_plans=10_000))
+    assert answer.solved is not None
+    assert answer.solved["gap_frac"] == 0.0
+    ladder_only = [plan for plan in legal_plans_of(name) if plan.recompute != "fit"]
+    brute = min([*solved_each(name).values(), *(step_s(shrunk(name), plan) for plan in ladder_only)])
+    assert answer.results[0].step_time_s == brute
+
+
+@EVERY
+def test_no_solved_step_is_below_its_promise(name: str) -> None:
+    space = shrunk(name)
+    found = {each.plan: each for each in promises(space, [table_of(tuple(solved_each(name)))], NO_LIMIT_S)}
+    assert set(found) == set(solved_each(name))
+    for plan, step in solved_each(name).items():
+        assert found[plan].bound_s <= step * (1 + 1e-12)
+
+
+@EVERY
+def test_what_is_left_is_bounded(name: str) -> None:
+    answer = search(shrunk(name), Request(cut_shapes=0, solve_plans=1))
+    assert answer.solved is not None
+    best = answer.results[0].step_time_s
+    assert min(solved_each(name).values()) >= best * (1.0 - answer.solved["gap_frac"]) - 1e-12
+
+
+def test_the_order_of_the_ladder_is_not_that_of_solved_plans() -> None:
+    """Otherwise the finalists of the ladder would do."""
+    gains = []
+    for name in NAMES:
+        space = shrunk(name)
+        ladder = {plan: step_s(space, plan) for plan in solved_each(name)}
+        first = sorted(ladder, key=lambda plan: ladder[plan])[:3]
+        gains.append(min(solved_each(name)[plan] for plan in first) / min(solved_each(name).values()))
+    assert max(gains) > 1.001
+
+
+@pytest.mark.parametrize("target", ["megatron-core", "mindspeed-llm"])
+def test_a_target_that_refuses_solved_selections_has_nothing_to_solve(target: str) -> None:
+    space = replace(shrunk("dense"), target=load(Target, target))
+    answer = search(space, Request(cut_shapes=0))
+    assert answer.solved == {"plans": 0, "fit": 0, "gap_frac": 0.0}
+    assert all(result.plan.recompute == "fit" for result in answer.results)
+
+
+def test_a_plan_that_names_what_it_rebuilds_stays_as_it_is() -> None:
+    space = shrunk("tight")
+    some = legal_plans_of("tight")[0]
+    assert freest(space, replace(some, recompute="none")) is None
+    assert freest(space, replace(some, recompute="solve")) == replace(some, recompute="solve")
+
+
+def test_what_halts_or_interrupts_it_leaves_the_rest_open() -> None:
+    space = shrunk("dense")
+    ordered = promises(space, [table_of(tuple(solved_each("dense")))], NO_LIMIT_S)
+    least = min(promise.bound_s for promise in ordered)
+    halted = solve_plans(space, ordered, 10, lambda _: NO_LIMIT_S, halted=lambda: True)
+    assert (halted.tried, halted.open_bound_s, halted.interrupted) == (0, least, False)
+
+    def stop() -> bool:
+        raise KeyboardInterrupt
+
+    interrupted = solve_plans(space, ordered, 10, lambda _: NO_LIMIT_S, halted=stop)
+    assert (interrupted.tried, interrupted.open_bound_s, interrupted.interrupted) == (0, least, True)
+    assert interrupted.gap_frac(2 * least) == pytest.approx(0.5)
