@@ -13,7 +13,7 @@ search: $(VENV)/.ready  ## the main job: rank plans for Pangu Ultra MoE 718B
 	$(BIN)/autodeploy search $(SPACE)
 
 test: $(VENV)/.ready-dev  ## the default suite
-	$(BIN)/pytest --numprocesses 2
+	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 slow: $(VENV)/.ready-dev  ## the tests that take minutes
 	$(BIN)/pytest -m slow --numprocesses 2 || test $$? -eq 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -127,20 +128,22 @@ def verdict(answer: Answer) -> str:
     return f"{answer.status}: {near} ({simulated:,} simulated)"
 
 
-def solved_verdict(answer: Answer) -> list[str]:
+def solved_verdict(solved: Mapping[str, Any]) -> list[str]:
     """How far recompute and swap were solved, and what that may have missed."""
-    if not answer.solved or not answer.solved["plans"]:
+    if not solved.get("plans"):
         return []
-    missed = f"none of the rest can be more than {answer.solved['gap_frac']:.2%} faster than #1"
-    rest = missed if answer.solved["gap_frac"] else "none of the rest can be faster than #1"
-    return [f"recompute and swap solved for {answer.solved['plans']:,} of them, {answer.solved['fit']:,} fit; {rest}"]
+    by = f"more than {solved['gap_frac']:.2%} faster" if solved["gap_frac"] else "faster"
+    return [
+        f"recompute and swap solved for {solved['plans']:,} of them, {solved['fit']:,} fit; "
+        f"none of the rest can be {by} than #1"
+    ]
 
 
 def search_report(answer: Answer, baseline: PlanResult | None = None, width: int = WIDE) -> Group:
     """Everything that `search` prints."""
     facts, results, space = answer.facts(), answer.results, answer.space
     parts: list[RenderableType] = [ranked_table(space, results, baseline, width)] if results else []
-    parts += [Text(line, style="bold") for line in (verdict(answer), *solved_verdict(answer))]
+    parts += [Text(line, style="bold") for line in (verdict(answer), *solved_verdict(facts.get("solved", {})))]
     if baseline is not None and results:
         parts.append(difference_table(space, baseline, results[0]))
     counts = f"{facts['candidates']:,} candidates, {facts['legal']:,} legal, {facts['fits']:,} fit. Refused:"

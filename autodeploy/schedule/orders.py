@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -149,16 +149,20 @@ def live_chunks(shape: Shape, rank: int) -> tuple[tuple[int, ...], ...]:
 def corners(vectors: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     """The vectors without those that lie between two others: of a sum with weights of zero and more, none of these is
     ever above both."""
-    return tuple(one for one in vectors if not any(_between(one, a, b) for a, b in combinations(vectors, 2)))
+    return tuple(one for one in vectors if not _lies_between_two(one, vectors))
 
 
-def _between(one: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether a vector lies on the line from one to another, at neither end."""
-    if one in (a, b):
-        return False
-    far = max(range(len(a)), key=lambda i: abs(b[i] - a[i]))
-    part, whole = one[far] - a[far], b[far] - a[far]
-    return 0 < part / whole < 1 and all((x - p) * whole == (q - p) * part for x, p, q in zip(one, a, b, strict=True))
+def _lies_between_two(one: tuple[int, ...], vectors: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether two of the vectors lie on one line with `one`, on either side of it."""
+    ways = {_way(one, other) for other in vectors if other != one}
+    return any(tuple(-step for step in way) in ways for way in ways)
+
+
+def _way(start: tuple[int, ...], end: tuple[int, ...]) -> tuple[int, ...]:
+    """The shortest whole vector that points from one to the other."""
+    steps = [e - s for s, e in zip(start, end, strict=True)]
+    common = math.gcd(*steps)
+    return tuple(step // common for step in steps)
 
 
 def pareto_maxima(vectors: set[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from autodeploy.analysis.inventory import kind_counts
 from autodeploy.balance.solving import is_solved
 from autodeploy.numeric import largest, total
 from autodeploy.search.arrange import microbatches_of
+from autodeploy.search.arranged import Arranged
 from autodeploy.search.enumerate import enumerate_plans, legal_plans
 from autodeploy.search.evaluate import evaluate
 from autodeploy.search.exact import Limits, Outcome, Progress, Report, Status, search_plans, silent
@@ -23,9 +24,10 @@ from autodeploy.search.layers import LayerTable
 from autodeploy.search.outer import BUDGETS, FIELDS, FIT, cut_plans, shortlist
 from autodeploy.search.result import PlanResult
 from autodeploy.search.solved import Promise, Solved, promises, solve_plans
-from autodeploy.spec.plan import Overlap, Plan, PlanTable, table_of
+from autodeploy.spec.plan import Overlap, Plan, table_of
 from autodeploy.spec.space import Space
 
+UNSOLVED = Solved(step_s={}, arranged={}, tried=0, open_bound_s=float("inf"))
 Engine = Literal["auto", "exact", "optuna"]
 ENGINES: tuple[Engine, ...] = ("auto", "exact", "optuna")
 CUT_SHAPES = {"fast": 0, "normal": 32, "deep": 128}
@@ -68,8 +70,8 @@ class Answer:
     """Best first."""
     status: Status
     gap_frac: float
-    solved: dict[str, Any] | None = None
-    """How many plans were solved, how many of them fit, and how much faster one of the rest could be at most."""
+    solved: Solved | None = None
+    """Plans solved after the proof over the ladder."""
     study: dict[str, Any] | None = None
     """What a study did, for reports."""
 
@@ -83,8 +85,14 @@ class Answer:
         parts = [outcome.facts() for outcome in self.outcomes]
         summed = {name: sum(part[name] for part in parts) for name in ("candidates", "legal", "fits", "simulated")}
         refused = {name: _merge([part[name] for part in parts]) for name in ("refused", "refused_by_memory")}
-        extra = {name: found for name in ("solved", "study") if (found := getattr(self, name))}
-        return summed | refused | {"gap_frac": self.gap_frac} | extra
+        extra = {"study": self.study} if self.study else {}
+        return summed | refused | {"gap_frac": self.gap_frac} | self._solved_facts() | extra
+
+    def _solved_facts(self) -> dict[str, Any]:
+        if self.solved is None or not self.results:
+            return {}
+        gap = self.solved.gap_frac(self.results[0].step_time_s)
+        return {"solved": {"plans": self.solved.tried, "fit": len(self.solved.step_s), "gap_frac": gap}}
 
 
 def _merge(counts: list[dict[str, int]]) -> dict[str, int]:
@@ -101,7 +109,8 @@ def search(space: Space, request: Request, report: Report = silent) -> Answer:
         return _answer([ruled], request)
     if request.engine == "optuna":
         return _study(ruled, request, progress, report)
-    return _with_solved([ruled, *_cuts(ruled, request, progress, limits, report)], request, progress, report)
+    outcomes = [ruled, *_cuts(ruled, request, progress, limits, report)]
+    return _answer(outcomes, request, _solved(outcomes, request, progress, report))
 
 
 def _cuts(ruled: Outcome, request: Request, progress: Progress, limits: Limits, report: Report) -> list[Outcome]:
@@ -123,41 +132,35 @@ def _cuts(ruled: Outcome, request: Request, progress: Progress, limits: Limits, 
     ]
 
 
-def _answer(outcomes: list[Outcome], request: Request) -> Answer:
-    """What outcomes come to."""
+def _answer(outcomes: list[Outcome], request: Request, solved: Solved | None = None) -> Answer:
+    """What outcomes come to, and plans solved after them."""
     space, steps = outcomes[0].space, _steps(outcomes)
     worst = max(outcomes, key=lambda outcome: outcome.gap_frac)
-    status = next((o.status for o in outcomes if o.status in ("timeout", "interrupted")), outcomes[0].status)
+    found = solved or UNSOLVED
     return Answer(
-        space=space, outcomes=tuple(outcomes), results=tuple(_in_full(space, _ordered(steps), request)),
-        status=status, gap_frac=worst.gap_frac,
+        space=space, outcomes=tuple(outcomes), status=_status(outcomes, found), gap_frac=worst.gap_frac,
+        results=tuple(_in_full(space, steps | found.step_s, request, found.arranged)), solved=solved,
     )  # fmt: skip
+
+
+def _status(outcomes: Sequence[Outcome], solved: Solved) -> Status:
+    """The first that was cut short, else that of the plans arranged by rule."""
+    cut_short = [o.status for o in outcomes if o.status in ("timeout", "interrupted")]
+    return next(iter(cut_short), "interrupted" if solved.interrupted else outcomes[0].status)
 
 
 def _steps(outcomes: Iterable[Outcome]) -> dict[Plan, float]:
     return {plan: step for outcome in outcomes for plan, step in outcome.steps().items()}
 
 
-def _with_solved(outcomes: list[Outcome], request: Request, progress: Progress, report: Report) -> Answer:
-    """The same once recompute and swap are solved: of the plans ranked, then of those that promise most."""
-    answer = _answer(outcomes, request)
-    if not request.solve or answer.status in ("timeout", "interrupted"):
-        return answer
+def _solved(outcomes: list[Outcome], request: Request, progress: Progress, report: Report) -> Solved | None:
+    """Recompute and swap solved: of the plans ranked, then of those that promise most."""
+    if not request.solve or _status(outcomes, UNSOLVED) != "optimal":
+        return None
     progress.stage = "solve"
     report(progress)
-    space, steps = answer.space, _steps(outcomes)
-    kept = _kept(space, steps, request)
-    found = _solved(space, kept, [outcome.screened.plans for outcome in outcomes], request, progress)
-    results = _in_full(space, _ordered(kept | found.step_s), request)
-    facts = {"plans": found.tried, "fit": len(found.step_s), "gap_frac": found.gap_frac(results[0].step_time_s)}
-    status: Status = "interrupted" if found.interrupted else answer.status
-    return replace(answer, results=tuple(results), status=status, solved=facts)
-
-
-def _solved(
-    space: Space, kept: dict[Plan, float], tables: Iterable[PlanTable], request: Request, progress: Progress
-) -> Solved:
-    places = _places(request)
+    space, places = outcomes[0].space, _places(request)
+    kept = _kept(space, _steps(outcomes), request)
 
     def last_s(step_s: dict[Plan, float]) -> float:
         every = kept | step_s
@@ -167,7 +170,7 @@ def _solved(
     def halted() -> bool:
         return request.timeout_s is not None and time.monotonic() - progress.started_s > request.timeout_s
 
-    found = promises(space, tables, last_s({}))
+    found = promises(space, [outcome.screened for outcome in outcomes], last_s({}))
     found.sort(key=lambda promise: promise.plan not in kept)
     return solve_plans(space, found, max(request.solve_plans, places), last_s, halted)
 
@@ -178,9 +181,12 @@ def _places(request: Request) -> int:
     return max(request.top, FINALISTS) if request.solve and request.engine != "exact" else request.top
 
 
-def _in_full(space: Space, ordered: Iterable[Plan], request: Request) -> list[PlanResult]:
+def _in_full(
+    space: Space, steps: dict[Plan, float], request: Request, arranged: Mapping[Plan, Arranged]
+) -> list[PlanResult]:
     """The first plans in full, each on its best layout."""
-    return [evaluate(space, plan) for plan in _distinct(space, ordered, request.top)]
+    first = _distinct(space, _ordered(steps), request.top)
+    return [evaluate(space, plan, arranged.get(plan)) for plan in first]
 
 
 def _ordered(steps: dict[Plan, float]) -> list[Plan]:
@@ -214,12 +220,10 @@ def _kept(space: Space, steps: dict[Plan, float], request: Request) -> dict[Plan
     return {plan: steps[plan] for plan in _distinct(space, _ordered(steps), _places(request))}
 
 
-def _solved_too(space: Space, kept: dict[Plan, float], request: Request) -> dict[Plan, float]:
+def _solved_too(space: Space, kept: dict[Plan, float]) -> Solved:
     """Those that the ladder fitted, solved."""
-    if not request.solve:
-        return {}
     ordered = [Promise(plan=plan, screen_s=step, bound_s=0.0) for plan, step in kept.items() if plan.recompute == FIT]
-    return solve_plans(space, ordered, len(ordered), lambda _: float("inf")).step_s
+    return solve_plans(space, ordered, len(ordered), lambda _: float("inf"))
 
 
 def _study(ruled: Outcome, request: Request, progress: Progress, report: Report) -> Answer:
@@ -243,7 +247,8 @@ def _study(ruled: Outcome, request: Request, progress: Progress, report: Report)
         ledger.check()
         found = run_groups(outer, settings, ledger, request.workers, deadline_s=deadline, report=hear)
     kept = _kept(space, ruled.steps(), request) | _kept(space, found.step_s, request)
-    results = _in_full(space, _ordered(kept | _solved_too(space, kept, request)), request)
+    solved = _solved_too(space, kept) if request.solve else UNSOLVED
+    results = _in_full(space, kept | solved.step_s, request, solved.arranged)
     facts = {
         "sampler": request.sampler, "trials": found.trials, "simulated": found.simulated, "shapes": len(outer.shapes),
         "groups": found.groups, "content_hash": ledger.content_hash,

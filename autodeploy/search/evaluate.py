@@ -32,10 +32,11 @@ from autodeploy.spec.space import Space
 FLOP_CONVENTION = "3 x forward, causal attention halved, router left out, MTP with its head pass if trained"
 
 
-def evaluate(space: Space, plan: Plan) -> PlanResult:
-    """Everything about one legal plan. Raises `SpecError` where it has no layout."""
+def evaluate(space: Space, plan: Plan, found: Arranged | None = None) -> PlanResult:
+    """Everything about one legal plan, as `found` arranges it if that is known. Raises `SpecError` where it has no
+    layout."""
     costs, rungs = layers_of(space, plan)
-    found = arranged(space, plan)
+    found = found or arranged(space, plan)
     steps = simulate_steps(found, int(found.microbatches), take_apart=True)
     return _result(space, plan, found, costs, rungs, steps)
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autodeploy.balance.solving import is_solved
+from autodeploy.search.arranged import Arranged
 from autodeploy.search.evaluate import arranged
 from autodeploy.search.outer import FIT, budgets_of
-from autodeploy.search.screen import screen
+from autodeploy.search.screen import Screened, screen
 from autodeploy.search.steps import simulate_steps
 from autodeploy.spec.plan import Plan, PlanTable
 from autodeploy.spec.space import Space
@@ -42,6 +43,8 @@ class Solved:
 
     step_s: dict[Plan, float]
     """Plans that fit with solved selections."""
+    arranged: dict[Plan, Arranged]
+    """What was chosen for them."""
     tried: int
     open_bound_s: float
     """The smallest bound of the plans left unsolved; infinite if there are none."""
@@ -52,9 +55,9 @@ class Solved:
         return max(0.0, 1.0 - self.open_bound_s / best_s)
 
 
-def promises(space: Space, tables: Iterable[PlanTable], below_s: float) -> list[Promise]:
-    """Plans of some tables that may be solved and could take less than `below_s`, the most promising first."""
-    found = [promise for table in tables if _solvable(space, table) for promise in _promises(space, table, below_s)]
+def promises(space: Space, screens: Iterable[Screened], below_s: float) -> list[Promise]:
+    """Plans that may be solved, gain by it and could take less than `below_s`; the most promising first."""
+    found = [promise for each in screens if _solvable(space, each.plans) for promise in _promises(space, each, below_s)]
     return sorted(found, key=lambda promise: promise.screen_s)
 
 
@@ -76,23 +79,25 @@ def solve_plans(
     """Solve up to `count` plans in the order given, until `halted`. One whose bound is not below `last_s`, the step
     that still matters given those found, is left out."""
     step_s: dict[Plan, float] = {}
+    chosen: dict[Plan, Arranged] = {}
     tried, interrupted, waiting = 0, False, deque(ordered)
     try:
         while waiting and tried < count and not halted():
             promise = waiting[0]
             if promise.bound_s < last_s(step_s) and (plan := freest(space, promise.plan)) is not None:
-                step_s |= _step(space, plan)
+                found = arranged(space, plan)
                 tried += 1
+                if found.fits:
+                    step_s[plan], chosen[plan] = _step_s(found), found
             waiting.popleft()
     except KeyboardInterrupt:
         interrupted = True
     left = min((promise.bound_s for promise in waiting), default=float("inf"))
-    return Solved(step_s=step_s, tried=tried, open_bound_s=left, interrupted=interrupted)
+    return Solved(step_s=step_s, arranged=chosen, tried=tried, open_bound_s=left, interrupted=interrupted)
 
 
-def _step(space: Space, plan: Plan) -> dict[Plan, float]:
-    found = arranged(space, plan)
-    return {plan: float(simulate_steps(found, int(found.microbatches)).step_s[0])} if found.fits else {}
+def _step_s(found: Arranged) -> float:
+    return float(simulate_steps(found, int(found.microbatches)).step_s[0])
 
 
 def _solvable(space: Space, table: PlanTable) -> bool:
@@ -100,12 +105,14 @@ def _solvable(space: Space, table: PlanTable) -> bool:
     return any(freest(space, table.row(int(row))) is not None for row in rows)
 
 
-def _promises(space: Space, table: PlanTable, below_s: float) -> Iterator[Promise]:
-    is_open = np.array([word == FIT or is_solved(word) for word in table.words["recompute"]])
-    screened = screen(_roomy(space), table.rows(is_open[table.recompute]))
-    for row in np.nonzero(screened.least_bound_s < below_s)[0].tolist():
-        screen_s, bound_s = float(screened.screen_s[row]), float(screened.least_bound_s[row])
-        yield Promise(plan=screened.plans.row(row), screen_s=screen_s, bound_s=bound_s)
+def _promises(space: Space, screened: Screened, below_s: float) -> Iterator[Promise]:
+    words = screened.plans.words["recompute"]
+    rows = np.nonzero(np.array([word == FIT or is_solved(word) for word in words])[screened.plans.recompute])[0]
+    free = screen(_roomy(space), screened.plans.rows(rows))
+    nothing_missing = screened.fits[rows] & (screened.screen_s[rows] <= free.screen_s)
+    for row in np.nonzero(~nothing_missing & (free.least_bound_s < below_s))[0].tolist():
+        screen_s, bound_s = float(free.screen_s[row]), float(free.least_bound_s[row])
+        yield Promise(plan=free.plans.row(row), screen_s=screen_s, bound_s=bound_s)
 
 
 def _roomy(space: Space) -> Space:

@@ -83,6 +83,7 @@ def test_every_candidate_is_legal_or_refused_once(document: dict[str, Any]) -> N
     assert all(count > 0 for count in facts["refused"].values())
 
 
+@pytest.mark.slow
 def test_the_default_engine_counts_and_adds_up_the_same_way(small: Path) -> None:
     exact, found = ranked(small, "--top", "5"), answer("search", small, "--top", "5")
     facts = found["search"]

@@ -67,7 +67,13 @@ FAMILIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+FIRST = ("mistral-7b", "qwen3-30b-a3b", "gpt-neox-20b", "gpt-oss-120b")
+"""Families of the quick suite."""
+
+
+@pytest.mark.parametrize(
+    "name", [each if each in FIRST else pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES]
+)
 def test_a_config_of_a_family_gets_ranked_plans_in_one_command(folder: Path, name: str) -> None:
     cluster = CLUSTERS[list(FAMILIES).index(name) % 2]
     shutil.copy(CONFIGS / f"{name}.json", folder / f"{name}.json")

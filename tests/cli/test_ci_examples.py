@@ -69,12 +69,14 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_blocks_leave_results_and_a_baseline(ran: Path) -> None:
     lines = read_lines(ran / "results.jsonl")
     assert [line["cell"] for line in lines] == [cell.name for cell in cells_of(read_sweep(ran / EXAMPLE))]
     assert (ran / "baseline.jsonl").read_bytes() == (ran / "results.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_block_stops_where_its_gate_fails(ran: Path, tmp_path: Path) -> None:
     shutil.copytree(ran, tmp_path, dirs_exist_ok=True)
     path = tmp_path / EXAMPLE

@@ -87,7 +87,7 @@ def test_a_plan_that_does_not_fit_is_told_in_full_with_exit_code_3(too_big: Path
 
 
 def test_a_plan_of_a_file(small: Path) -> None:
-    assert ask("search", small, "--out", "plans.json").exit_code == 0
+    assert ask("search", small, "--top", "2", "--effort", "fast", "--out", "plans.json").exit_code == 0
     result = ask("memory", "plans.json#2", "--json")
     assert result.exit_code == 0
     ranked = json.loads(Path("plans.json").read_text())["plans"][1]

@@ -44,8 +44,8 @@ def same(one: dict[str, Any], two: dict[str, Any]) -> None:
 def test_a_printed_form_names_the_same_plan(folder: Path, name: str) -> None:
     path = folder / f"{name}.toml"
     path.write_text(SPACES[name])
-    plans = ranked(path, "--top", "16")["plans"]
-    assert len(plans) == 16
+    plans = ranked(path, "--top", "10")["plans"]
+    assert len(plans) == 10
     for plan in plans:
         explained = answer("explain", plan["plan_short"], "--space", path)
         same(only(explained), plan)
@@ -179,6 +179,7 @@ def test_any_field_outside_the_space_is_printed(small: Path, text: str) -> None:
     assert pasted_back(text, small)
 
 
+@pytest.mark.slow
 def test_plans_of_the_default_engine_are_named_by_what_is_printed(small: Path) -> None:
     document = answer("search", small, "--top", "8")
     layouts = [plan["plan"]["layout"] for plan in document["plans"]]
@@ -193,8 +194,8 @@ def test_a_plan_arranged_by_rule_keeps_its_rank(small: Path) -> None:
 
 
 def test_the_table_prints_plans_that_can_be_pasted_back(small: Path) -> None:
-    table = ask("search", small, "--top", "4").stdout
-    for plan in answer("search", small, "--top", "4")["plans"]:
+    table = ask("search", small, "--top", "4", "--out", "plans.json").stdout
+    for plan in json.loads(Path("plans.json").read_text())["plans"]:
         assert plan["plan_short"] in table
 
 

@@ -26,6 +26,7 @@ LEAST_READ = 0.95
 EVERY = 97
 """One row in so many is also read in a file of its own."""
 
+pytestmark = pytest.mark.slow
 Lines = dict[str, dict[str, str]]
 
 

@@ -34,6 +34,7 @@ def test_every_benchmark_is_run_here_and_explained() -> None:
     assert [name for name in TINY if f"{name}.py" not in readme] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_a_benchmark_runs_and_gives_the_agreed_keys(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -34,7 +34,7 @@ def stages(draw: st.DrawFn) -> StageNeed:
     return StageNeed(classes=classes, need_bytes=(need, need / 2.0), host_bytes=1e9, swap_s_per_byte=0.125)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(stage=stages(), most=st.integers(1, 7))
 def test_groups_hold_every_class_once_and_only_like_ones(stage: StageNeed, most: int) -> None:
     groups = groups_of(stage, most)
@@ -45,7 +45,7 @@ def test_groups_hold_every_class_once_and_only_like_ones(stage: StageNeed, most:
     assert len(groups) <= max(most, len(families))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(stage=stages(), most=st.integers(1, 4))
 def test_a_joined_stage_saves_and_costs_what_its_classes_do(stage: StageNeed, most: int) -> None:
     groups = groups_of(stage, most)
@@ -59,7 +59,7 @@ def test_a_joined_stage_saves_and_costs_what_its_classes_do(stage: StageNeed, mo
     assert [each.label for each in whole.counts] == [each.label for each in stage.classes]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(stage=stages())
 def test_what_is_chosen_fits_and_lies_between_the_least_and_the_greedy(stage: StageNeed) -> None:
     found, quick, least = select_within(stage, 0.0), greedy(stage), select(stage)
@@ -74,6 +74,7 @@ def test_what_is_chosen_fits_and_lies_between_the_least_and_the_greedy(stage: St
             assert found.added_s == least.added_s
 
 
+@pytest.mark.slow
 def test_many_chunks_that_differ_in_what_is_live_end_soon() -> None:
     parts = tuple(
         Part(name=str(at), kept_bytes=1e6 * (17 + 13 * at), rebuild_s=1e-4 * (3 + 7 * at % 11 + 0.37 * at), swap=True,

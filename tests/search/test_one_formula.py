@@ -58,6 +58,7 @@ def test_a_plan_does_not_depend_on_its_neighbours(path: Path) -> None:
         assert np.array_equal(getattr(one, name)[back], getattr(other, name))
 
 
+@pytest.mark.slow
 @EVERY_SPACE
 def test_ranked_steps_are_those_of_each_plan_alone(path: Path) -> None:
     outcome = search_exact(space_of(path), top=20)

@@ -162,6 +162,7 @@ def tiny() -> Outer:
     return replace(whole, budgets=BUDGETS)
 
 
+@pytest.mark.slow
 def test_a_study_finds_the_best_of_all_and_nothing_beyond_it() -> None:
     alone = Judge(tiny())
     for point in product(*(range(size) for size in tiny().sizes)):

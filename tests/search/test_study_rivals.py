@@ -17,6 +17,8 @@ from autodeploy.spec.plan import Plan
 from autodeploy.spec.space import with_values
 from tests.search.little import little_spaces, outer_of
 
+pytestmark = pytest.mark.slow
+
 TRIALS = 200
 SEEDS = range(8)
 

@@ -104,7 +104,7 @@ def test_a_finished_sweep_is_not_run_again(whole: Path, tmp_path: Path, monkeypa
     assert copy.read_bytes() == (whole / "results.jsonl").read_bytes()
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(share=st.floats(0.0, 1.0))
 def test_a_file_cut_off_anywhere_is_completed(whole: Path, tmp_path: Path, share: float) -> None:
     expected = (whole / "results.jsonl").read_bytes()
