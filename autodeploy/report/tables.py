@@ -167,6 +167,11 @@ def _elsewhere(answer: Answer) -> list[str]:
     found = refusals_elsewhere(answer.space, answer.results[0], TARGETS)
     takes = [name for name, broken in found.items() if not broken]
     notes = [f"#1 would be refused by {name}: " + "; ".join(broken) + "." for name, broken in found.items() if broken]
+    notes += (
+        ["With one of them as target (--target, or in the space file) only plans that it takes are ranked."]
+        if notes
+        else []
+    )
     return notes + ([f"#1 keeps the rules of {', '.join(takes)}."] if takes else [])
 
 
