@@ -88,9 +88,12 @@ def _place(subject: Subject, result: PlanResult) -> tuple[Place, PlanResult | No
 
 
 def _ruled(subject: Subject) -> Plan:
-    """The plan as its space lists it: `search` solves what it has ranked under `fit`."""
-    plan, listed = subject.plan, subject.space.plan.recompute
-    return replace(plan, recompute="fit") if is_solved(plan.recompute) and "fit" in listed else plan
+    """The plan as its space lists it: `search` also cuts the layers of what it ranked under `auto`, and solves what it
+    ranked under `fit`."""
+    plan, values = subject.plan, subject.space.plan
+    if is_solved(plan.recompute) and "fit" in values.recompute:
+        plan = replace(plan, recompute="fit")
+    return replace(plan, layout="auto") if "|" in plan.layout and values.layout == ("auto",) else plan
 
 
 def _document(subject: Subject, result: PlanResult, place: Place, other: PlanResult | None) -> dict[str, Any]:

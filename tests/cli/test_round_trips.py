@@ -193,6 +193,12 @@ def test_a_plan_arranged_by_rule_keeps_its_rank(small: Path) -> None:
         assert only(answer("explain", plan["plan_short"], "--space", small))["rank"] == plan["rank"]
 
 
+def test_a_plan_whose_cut_is_written_out_is_ranked_among_those_cut_by_rule(small: Path) -> None:
+    for plan in ranked(small, "--top", "3")["plans"]:
+        written = f"{plan['plan_short']}/layout:{plan['arrangement']['layout']}"
+        assert only(answer("explain", written, "--space", small))["rank"] == plan["rank"]
+
+
 def test_the_table_prints_plans_that_can_be_pasted_back(small: Path) -> None:
     table = ask("search", small, "--top", "4", "--out", "plans.json").stdout
     for plan in json.loads(Path("plans.json").read_text())["plans"]:
