@@ -19,7 +19,7 @@ from autodeploy.search.evaluate import best_arrangement
 from autodeploy.search.layers import layers_of
 from autodeploy.search.screen import cases_of
 from autodeploy.search.selecting import _selected, solved
-from autodeploy.search.steps import simulate_steps
+from autodeploy.search.steps import step_s_of
 from autodeploy.spec.plan import Plan
 from autodeploy.spec.space import Space
 
@@ -45,11 +45,6 @@ def ruled_of(space: Space, plan: Plan) -> tuple[Common, Arranged]:
     return common, best_arrangement([lay_out(common, case) for case in cases_of(space, plan)])
 
 
-def step_s(found: Arranged) -> float:
-    """Simulated."""
-    return float(simulate_steps(found, int(found.microbatches)).step_s[0])
-
-
 def measured(space: Space, plans: list[Plan], policy: str) -> tuple[list[float], list[float], bool]:
     """(CPU seconds of each solved plan, its step over that of the ladder, no stage adds more than the greedy one)."""
     times, ratios, never_worse = [], [], True
@@ -62,7 +57,7 @@ def measured(space: Space, plans: list[Plan], policy: str) -> tuple[list[float],
         times.append(process_time() - start)
         if found is None:
             continue
-        ratios.append(step_s(ruled) / step_s(found))
+        ratios.append(step_s_of(ruled) / step_s_of(found))
         for stage in found.stages:
             assert stage.chosen is not None
             rival = greedy(stage.chosen.need)

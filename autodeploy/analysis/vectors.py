@@ -11,7 +11,6 @@ from autodeploy.spec.model import Model
 from autodeploy.spec.target import Profile
 
 BF16 = 2.0
-FP32 = 4.0
 
 EAGER_NORM_BYTES = (36.0, 54.0)
 """RMSNorm line by line, per element: to fp32 (2 + 4), square (4 + 4), mean (4), scale (4 + 4), to bf16 (4 + 2), times

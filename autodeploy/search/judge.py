@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from autodeploy.search.enumerate import broken_rules
 from autodeploy.search.evaluate import arranged
 from autodeploy.search.outer import Outer, Point
-from autodeploy.search.steps import simulate_steps
+from autodeploy.search.steps import step_s_of
 from autodeploy.spec.plan import Plan
 
 NO_STEP_S = 1e8
@@ -65,7 +65,7 @@ class Judge:
         if broken:
             return Judged(plan=plan, step_s=NO_STEP_S, broken_rules=broken)
         found = arranged(space, plan)
-        step = float(simulate_steps(found, int(found.microbatches)).step_s[0])
+        step = step_s_of(found)
         limits, device = found.limits, space.cluster.device
         on_device = bool(found.peak_bytes <= limits.capacity_bytes)
         on_host = bool(found.host_bytes <= limits.host_bytes)

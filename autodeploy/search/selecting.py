@@ -35,7 +35,7 @@ from autodeploy.schedule.orders import corners, live_chunks, warm_up
 from autodeploy.search.alike import select_within
 from autodeploy.search.arrange import StageNeeds, cost_stage, put_together
 from autodeploy.search.arranged import Arranged, Case, Common, StageCost
-from autodeploy.search.steps import simulate_steps
+from autodeploy.search.steps import step_s_of
 from autodeploy.spec.layout import Role, apart
 from autodeploy.spec.model import Kind
 from autodeploy.spec.plan import Overlap
@@ -53,13 +53,9 @@ COPIES = 2.0
 def improved(common: Common, ruled: Arranged) -> Arranged:
     """A plan arranged by the ladder, or with the exact selection of every stage where that fits and is faster."""
     found = solved(common, ruled)
-    if found is None or (ruled.fits and _step_s(ruled) < _step_s(found)):
+    if found is None or (ruled.fits and step_s_of(ruled) < step_s_of(found)):
         return ruled
     return found
-
-
-def _step_s(found: Arranged) -> float:
-    return float(simulate_steps(found, int(found.microbatches)).step_s[0])
 
 
 def solved(common: Common, ruled: Arranged) -> Arranged | None:

@@ -17,7 +17,7 @@ from autodeploy.search.arranged import Arranged
 from autodeploy.search.evaluate import arranged
 from autodeploy.search.outer import FIT, budgets_of
 from autodeploy.search.screen import Screened, screen
-from autodeploy.search.steps import simulate_steps
+from autodeploy.search.steps import step_s_of
 from autodeploy.spec.plan import Plan, PlanTable
 from autodeploy.spec.space import Space
 
@@ -88,16 +88,12 @@ def solve_plans(
                 found = arranged(space, plan)
                 tried += 1
                 if found.fits:
-                    step_s[plan], chosen[plan] = _step_s(found), found
+                    step_s[plan], chosen[plan] = step_s_of(found), found
             waiting.popleft()
     except KeyboardInterrupt:
         interrupted = True
     left = min((promise.bound_s for promise in waiting), default=float("inf"))
     return Solved(step_s=step_s, arranged=chosen, tried=tried, open_bound_s=left, interrupted=interrupted)
-
-
-def _step_s(found: Arranged) -> float:
-    return float(simulate_steps(found, int(found.microbatches)).step_s[0])
 
 
 def _solvable(space: Space, table: PlanTable) -> bool:

@@ -51,6 +51,11 @@ def simulate_steps(arranged: Arranged, microbatches: int, *, take_apart: bool = 
     return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish, apart=apart)
 
 
+def step_s_of(arranged: Arranged) -> float:
+    """Step time of a single plan."""
+    return float(simulate_steps(arranged, int(arranged.microbatches)).step_s[0])
+
+
 def simulate_layouts(options: Sequence[Arranged], microbatches: int) -> np.ndarray:
     """[K] steps of one plan arranged on K layouts of one shape."""
     parts = [durations_of(each) for each in options]

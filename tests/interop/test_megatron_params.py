@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from autodeploy.analysis.ops import Shard
 from autodeploy.analysis.readings import params
 from autodeploy.spec.model import GQA, Kind, Model
 from tests.builders import ops_of, plan_of
+from tests.interop.conftest import skip_without
 from tests.interop.hf_layers import ONE, model_like
 
 # its import warns of accelerator libraries that are not there
@@ -33,8 +33,7 @@ CASES = [(name, plan) for name in MODELS for plan in PLANS if MODELS[name].moe o
 @pytest.fixture(autouse=True)
 def megatron_is_installed(request: pytest.FixtureRequest) -> None:
     """As for torch: each test is skipped under its own name."""
-    if find_spec("megatron") is None:
-        pytest.skip(f"{request.node.name} needs megatron-core: run `make interop`, which installs it in .venv-interop")
+    skip_without(request, "megatron", "megatron-core")
 
 
 def held(model: Model, plan: dict[str, Any]) -> dict[Shard, int]:

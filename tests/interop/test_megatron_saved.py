@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from autodeploy.formats.megatron import COVERS
 from autodeploy.spec.model import GQA, Kind, Model
 from tests.builders import job_of, ops_of, plan_of
 from tests.interop import hf_layers
+from tests.interop.conftest import skip_without
 from tests.interop.hf_layers import Sizes, model_like
 from tests.interop.megatron_cases import CASES, Case
 from tests.interop.megatron_cpu import storages
@@ -75,8 +75,7 @@ def ours(case: Case, z: Sizes) -> dict[str, float]:
 @pytest.fixture(autouse=True)
 def megatron_is_installed(request: pytest.FixtureRequest) -> None:
     """As for torch: each test is skipped under its own name."""
-    if find_spec("megatron") is None:
-        pytest.skip(f"{request.node.name} needs megatron-core: run `make interop`, which installs it in .venv-interop")
+    skip_without(request, "megatron", "megatron-core")
 
 
 EVERY = pytest.mark.parametrize("name", CASES)

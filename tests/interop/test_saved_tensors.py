@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.util import find_spec
 
 import pytest
 
 from autodeploy.analysis.readings import PLAIN
 from autodeploy.spec.model import Kind
 from tests.builders import job_of, ops_of, plan_of
+from tests.interop.conftest import skip_without
 from tests.interop.hf_layers import ONE, OTHER, Sizes, model_like, storages
 from tests.interop.places import Formula, Place, bytes_by_place, bytes_by_row, hidden, names
 
@@ -243,8 +243,7 @@ def ours(case: Case, z: Sizes) -> dict[str, float]:
 @pytest.fixture(autouse=True)
 def transformers_is_installed(request: pytest.FixtureRequest) -> None:
     """As for torch: each test is skipped under its own name."""
-    if find_spec("transformers") is None:
-        pytest.skip(f"{request.node.name} needs transformers: run `make interop`, which installs it in .venv-interop")
+    skip_without(request, "transformers")
 
 
 EVERY = pytest.mark.parametrize("name", CASES)

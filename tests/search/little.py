@@ -17,7 +17,7 @@ from autodeploy.search.enumerate import broken_rules
 from autodeploy.search.layers import layers_of
 from autodeploy.search.outer import Outer, Point, shortlist
 from autodeploy.search.screen import cases_of, screen
-from autodeploy.search.steps import simulate_steps
+from autodeploy.search.steps import step_s_of
 from autodeploy.spec.model import Model
 from autodeploy.spec.plan import DISPATCH_WORDS, OVERLAP_WORDS, Dispatch, Overlap, Plan, table_of
 from autodeploy.spec.space import PlanValues, Space
@@ -62,6 +62,18 @@ def little_spaces() -> dict[str, Space]:
     }  # fmt: skip
 
 
+def shrunk(name: str, frac: float) -> Space:
+    """A little space on devices with a share of their memory, so that more is missing."""
+    space = little_spaces()[name]
+    return on_devices(space, hbm_bytes=frac * space.cluster.device.hbm_bytes)
+
+
+def on_devices(space: Space, **changed: Any) -> Space:
+    """A space on devices of which some fields are other ones."""
+    cluster = space.cluster
+    return replace(space, cluster=replace(cluster, device=replace(cluster.device, **changed)))
+
+
 NAMES = ("dense", "sparse", "mtp", "tight")
 
 
@@ -96,7 +108,7 @@ def simulated(space: Space, plan: Plan) -> Simulated | None:
     if not fitting:
         return None
     best = min(fitting, key=lambda option: option.screen_s)
-    return Simulated(plan, float(simulate_steps(best, int(best.microbatches)).step_s[0]), best)
+    return Simulated(plan, step_s_of(best), best)
 
 
 @cache

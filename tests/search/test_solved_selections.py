@@ -13,8 +13,7 @@ from autodeploy.search.layers import layers_of
 from autodeploy.search.result import PlanResult
 from autodeploy.search.selecting import WORTH_SWAPPING, live_of
 from autodeploy.spec.plan import Overlap, Plan
-from autodeploy.spec.space import Space
-from tests.search.little import legal_plans_of, little_spaces
+from tests.search.little import legal_plans_of, little_spaces, shrunk
 
 SPACES = ("dense", "sparse", "mtp", "tight")
 EVERY = pytest.mark.parametrize("name", SPACES)
@@ -36,16 +35,9 @@ def pressed(name: str) -> tuple[Plan, ...]:
     return tuple(found)
 
 
-def shrunk(name: str) -> Space:
-    """The little space on devices with three quarters of the memory, so that more is missing."""
-    space = little_spaces()[name]
-    device = replace(space.cluster.device, hbm_bytes=0.75 * space.cluster.device.hbm_bytes)
-    return replace(space, cluster=replace(space.cluster, device=device))
-
-
 @cache
 def results(name: str, policy: str, small: bool = False) -> tuple[PlanResult, ...]:
-    space = shrunk(name) if small else little_spaces()[name]
+    space = shrunk(name, 0.75) if small else little_spaces()[name]
     return tuple(evaluate(space, replace(plan, recompute=policy)) for plan in pressed(name))
 
 

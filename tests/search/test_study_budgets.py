@@ -21,7 +21,7 @@ from autodeploy.spec.plan import States
 from autodeploy.spec.space import Space, with_values
 from autodeploy.spec.target import Target
 from tests.builders import cluster_of, plan_of
-from tests.search.little import NAMES, little_spaces, outer_of, some_points
+from tests.search.little import NAMES, little_spaces, on_devices, outer_of, shrunk, some_points
 
 EVERY_SPACE = pytest.mark.parametrize("name", NAMES)
 AT = FIELDS.index("budget")
@@ -30,16 +30,13 @@ EXPORT_TARGETS = ("megatron-core", "mindspeed-llm", "mindformers-1.5", "mindform
 
 def with_host(space: Space, gb_per_s: float, gib: float) -> Space:
     """The space on devices with another link to the host and other memory there."""
-    device = replace(space.cluster.device, host_bytes_per_s=1e9 * gb_per_s, host_bytes=gib * 2**30)
-    return replace(space, cluster=replace(space.cluster, device=device))
+    return on_devices(space, host_bytes_per_s=1e9 * gb_per_s, host_bytes=gib * 2**30)
 
 
 @cache
 def outer(name: str) -> Outer:
     """The two best shapes of a little space, on devices with seven tenths of the memory, so that much is missing."""
-    space = little_spaces()[name]
-    device = replace(space.cluster.device, hbm_bytes=0.7 * space.cluster.device.hbm_bytes)
-    return outer_of(replace(space, cluster=replace(space.cluster, device=device)), 2)
+    return outer_of(shrunk(name, 0.7), 2)
 
 
 @cache
