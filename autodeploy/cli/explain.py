@@ -23,7 +23,7 @@ from autodeploy.search.exact import search_exact
 from autodeploy.search.memory import memory_of
 from autodeploy.search.nearest import miss_of
 from autodeploy.search.result import PlanResult
-from autodeploy.spec.plan import Plan
+from autodeploy.spec.plan import LAYOUT_RULES, Plan
 from autodeploy.spec.space import Space
 
 
@@ -93,7 +93,8 @@ def _ruled(subject: Subject) -> Plan:
     plan, values = subject.plan, subject.space.plan
     if is_solved(plan.recompute) and "fit" in values.recompute:
         plan = replace(plan, recompute="fit")
-    return replace(plan, layout="auto") if "|" in plan.layout and values.layout == ("auto",) else plan
+    cut = plan.layout not in ("auto", *LAYOUT_RULES)
+    return replace(plan, layout="auto") if cut and values.layout == ("auto",) else plan
 
 
 def _document(subject: Subject, result: PlanResult, place: Place, other: PlanResult | None) -> dict[str, Any]:
