@@ -56,12 +56,19 @@ def attention_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
     normed = Row(name="norm-1 output", bytes=BF16 * h * kept_tokens(profile, t), module=Module.LAYERNORM, taken="only")
     core = _mla(model, model.attention, t, profile) if isinstance(model.attention, MLA) else _gqa(model, t, profile)
     after = Row(name="residual after attention", bytes=BF16 * h * t.part, module=Module.FULL)
+    rows = (entry, *_graph_copies(h, t, profile), normed)
     return [
-        norm("norm 1", model, profile, t.part, rows=(entry, normed), module=Module.LAYERNORM),
+        norm("norm 1", model, profile, t.part, rows=rows, module=Module.LAYERNORM),
         *core,
         *sandwich("norm after attention", model, profile, t),
         residual("residual 1", model, profile, t.part, rows=(after,)),
     ]
+
+
+def _graph_copies(h: int, t: Tokens, profile: Profile) -> tuple[Row, ...]:
+    if not profile.graph_saved_bytes:
+        return ()
+    return (Row(name="graph copies", bytes=profile.graph_saved_bytes * h * t.part, module=Module.KEPT),)
 
 
 def _gqa(model: Model, t: Tokens, profile: Profile) -> list[Op]:

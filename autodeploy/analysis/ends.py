@@ -55,11 +55,17 @@ def head_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
     ]
 
 
+def logits_of_token(model: Model, t: Tokens, profile: Profile) -> Num:
+    """Logits that a rank holds of one token."""
+    vocab = padded_vocab(model, t.tp, profile.vocab_multiple)
+    return vocab / t.tp if profile.split_logits else vocab
+
+
 def logit_ops(model: Model, t: Tokens, profile: Profile, shared: bool = False) -> list[Op]:
     """One pass through the output projection and the loss."""
     h = model.hidden
     width = padded_vocab(model, t.tp, profile.vocab_multiple) / t.tp
-    held = width if profile.split_logits else width * t.tp
+    held = logits_of_token(model, t, profile)
     normed = Row(name="normed head input", bytes=BF16 * h * t.part, module=Module.KEPT)
     chunk = profile.loss_chunk_tokens
     kept = 0.0 if chunk else profile.logit_saved_bytes

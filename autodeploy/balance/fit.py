@@ -18,6 +18,7 @@ from autodeploy.cost.memory import (
     communicator_bytes,
     host_bytes,
     mask_bytes,
+    messages_kept,
     stand_in_bytes,
     start_bytes,
     transient_bytes,
@@ -41,6 +42,8 @@ class Budget:
     """Resident bytes of one parameter of each sort."""
     boundary: Num
     """p2p buffers."""
+    message_copy: Num
+    """Per message and live microbatch: the copy of it that the stack holds."""
     gathered: Mapping[Kind, Num]
     """Per kind of layer: its sharded weights and gradients while they are whole; empty where none are."""
     communicators: Num
@@ -76,12 +79,13 @@ class Beside:
 def budget(
     machine: Machine, model: Model, job: Job, plan: PlanLike, boundary: Num, costs: Mapping[Kind, LayerCost]
 ) -> Budget:
-    """The budget of a plan's stages; `boundary` is what the pipeline's buffers take."""
+    """The budget of a plan's stages; `boundary` is what the pipeline's buffers of one message each way take."""
     left = 1.0 - machine.cluster.fragmentation_frac
     communicators = communicator_bytes(machine, model, plan)
     return Budget(
         bytes_per_param=bytes_per_param(job, machine.profile, plan),
         boundary=boundary,
+        message_copy=boundary / 2.0 if machine.profile.stage_copies else 0.0,
         gathered=gathered_bytes(job, plan, costs),
         communicators=communicators,
         capacity_bytes=(machine.cluster.device.usable_bytes - communicators) * left,
@@ -173,10 +177,21 @@ def _as_index(rung: Num, like: Num) -> Num:
 
 def _rung_bytes(limits: Budget, ladder: Ladder, role: Role, moments: Moments, rung: int) -> Num:
     rows = activation_bytes(ladder.kept_bytes, moments, rung)
-    return rows + transient_bytes(ladder.transient_bytes, role, rung) + working_buffers(limits, role)
+    buffers = working_buffers(limits, role, live_passes(role, moments))
+    return rows + transient_bytes(ladder.transient_bytes, role, rung) + buffers
 
 
-def working_buffers(limits: Budget, role: Role) -> Num:
-    """Messages between stages, and sharded weights while they are whole."""
+def live_passes(role: Role, moments: Moments) -> Num:
+    """Most passes of one chunk that are live at once, of chunks as large as the stage's average."""
+    each = sum(role.count(kind) for kind in role.kinds) / len(role.chunks)
+    return largest([total([count for _, count in live]) for live in moments]) / each
+
+
+def working_buffers(limits: Budget, role: Role, live: Num) -> Num:
+    """Messages between stages, with those that the stack keeps of every live pass of a chunk, and sharded weights
+    while they are whole.
+
+    Source: DeepSpeed runtime/pipe/engine.py, pipe_buffers; model.md 4.6.
+    """
     whole = largest([limits.gathered[kind] for kind in role.kinds]) if limits.gathered else 0.0
-    return limits.boundary + whole
+    return limits.boundary + limits.message_copy * messages_kept(role) * live + whole

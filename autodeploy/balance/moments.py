@@ -20,6 +20,8 @@ OUTSIDE = ("communicators", "fragmentation")
 """Terms beyond what the framework's allocator counts as allocated."""
 MOMENTS = ("initialisation", "first_forward", "first_backward", "forward", "backward", "update")
 """The model made; passes of the first step, before the optimizer has its moments; passes of all later steps; update."""
+PASSES = ("first_forward", "first_backward", "forward", "backward")
+"""Those with layers at work."""
 FIRST_STEP = ("initialisation", "first_forward", "first_backward", "update")
 """Those of the first step."""
 
@@ -33,6 +35,8 @@ class Passes:
     rows: Num
     forward: Num
     backward: Num
+    live: Num
+    """Passes of one chunk that are live at once."""
     host: Num
     """All that waits on the host."""
 
@@ -51,7 +55,7 @@ def moments_of(
     """Bytes per moment and term; `lost_frac` is the share lost to the allocator."""
     state = {name: float(value) for name, value in resident_terms(job, profile, plan, params).items()}
     young = state | {"optimizer": state["optimizer"] - float(moments_bytes(job, plan, params))}
-    buffers = working_buffers(limits, role)
+    buffers = working_buffers(limits, role, passes.live)
     rows, update, always = float(passes.rows + held.always), float(held.update), float(held.always)
     forward, backward = float(passes.forward + buffers), float(passes.backward + buffers)
     weights = state["weights"]
@@ -75,6 +79,17 @@ def _complete(terms: Terms, communicators: float, lost_frac: float) -> Terms:
 def allocated_of(terms: Terms) -> float:
     """What the framework's allocator counts at a moment."""
     return sum(value for name, value in terms.items() if name not in OUTSIDE)
+
+
+def reserved_of(moments: Mapping[str, Terms], profile: Profile) -> float:
+    """What the allocator has reserved once all moments were there, before fragmentation.
+
+    Flat copies of the update find no cached block large enough, and lie beside what the passes left.
+    """
+    peak = max(allocated_of(terms) for terms in moments.values())
+    if not profile.flat_copies:
+        return peak
+    return max(peak, *(allocated_of(moments[name]) + moments["update"]["copies"] for name in PASSES))
 
 
 def fullest(moments: Mapping[str, Terms]) -> str:

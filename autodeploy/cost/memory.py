@@ -157,7 +157,16 @@ def update_bytes(
     """
     profile = machine.profile
     copied = _copied_bytes(profile, plan, role, params, costs) if profile.update_copy_bytes else 0.0
-    return copied + gradient_copies(profile, job, plan, params) + host_bytes(job, profile, plan, params) / HOST_PIECES
+    copied = copied + gradient_copies(profile, job, plan, params) + _gather_copies(profile, plan, params)
+    return copied + host_bytes(job, profile, plan, params) / HOST_PIECES
+
+
+def _gather_copies(profile: Profile, plan: PlanLike, params: Params) -> Num:
+    """The flat copy through which updated weights of a sharded optimizer are gathered."""
+    if not profile.gather_copy_params:
+        return 0.0
+    copied = WEIGHT_BYTES * minimum(params.dense + params.experts, 1.0 * profile.gather_copy_params)
+    return where((plan.zero >= 1) & (state_shards(plan)[0] > 1), copied, 0.0)
 
 
 def _copied_bytes(profile: Profile, plan: PlanLike, role: Role, params: Params, costs: Mapping[Kind, LayerCost]) -> Num:
@@ -229,3 +238,8 @@ def transient_bytes(working: Mapping[Kind, Sequence[Num]], role: Role, rung: int
 def boundary_buffers(pp: int, boundary: Num) -> Num:
     """Send and receive buffers of the pipeline, both ways. Source: model.md 4.6."""
     return 2.0 * boundary if pp > 1 else 0.0
+
+
+def messages_kept(role: Role) -> int:
+    """Messages of a microbatch that a stage receives or sends in its forward pass."""
+    return (role.count(Kind.EMBEDDING) == 0) + (role.count(Kind.HEAD) == 0)

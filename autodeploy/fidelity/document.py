@@ -10,6 +10,7 @@ from typing import Any
 
 from autodeploy.fidelity.predict import Prediction
 from autodeploy.fidelity.rank_errors import RankErrors
+from autodeploy.fidelity.reasons import memory_reason
 from autodeploy.fidelity.rows import Unread
 from autodeploy.fidelity.score import (
     Errors,
@@ -179,15 +180,20 @@ def summary(found: Validation) -> dict[str, Any]:
 
 def _memory_sources(predictions: Sequence[Prediction]) -> dict[str, Any]:
     """Errors of the peak memory, per source."""
-    named: dict[str, list[float]] = {}
+    named: dict[str, list[Prediction]] = {}
     for each in predictions:
         if each.memory_error_frac is not None:
-            named.setdefault(each.run.row.source, []).append(each.memory_error_frac)
-    out = {}
-    for name, values in sorted(named.items()):
-        within = _share(abs(value) <= FAR_FRAC for value in values)
-        out[name] = (_errors(errors_of(values)) or {}) | {"within_18_percent_frac": within}
-    return out
+            named.setdefault(each.run.row.source, []).append(each)
+    return {name: _memory_figures(some) for name, some in sorted(named.items())}
+
+
+def _memory_figures(predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """Errors of one source, and of those of its runs that have no known reason to stand out."""
+    values = [each.memory_error_frac or 0.0 for each in predictions]
+    plain = [each.memory_error_frac for each in predictions if not memory_reason(each.run.row.id)]
+    within = _share(abs(value) <= FAR_FRAC for value in values)
+    figures = _errors(errors_of(values)) or {}
+    return figures | {"within_18_percent_frac": within, "without_known_reason": _errors(errors_of(plain))}
 
 
 def _fits_sources(predictions: Sequence[Prediction]) -> dict[str, Any]:

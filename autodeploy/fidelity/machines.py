@@ -42,6 +42,10 @@ TENSOR_APART = ("tp and pp p2p overlap off", "tp, pp p2p overlap off")
 MASK_BYTES = 1.0
 """A boolean an element."""
 GRAPHS = ("full-iteration cuda graphs", "full_iteration", "cuda graphs", "te cuda graphs")
+LAYER_GRAPHS = ("cuda graphs transformer_engine", "te cuda graphs")
+"""Those of single layers."""
+GRAPH_SAVED_BYTES = 3 * 2.0
+"""Input, gradient that comes and gradient that goes, in 16 bits (Transformer Engine pytorch/graph.py, static tensors)."""
 
 
 def cluster_of(row: Row, stack: Stack) -> Cluster:
@@ -67,6 +71,8 @@ def profile_of(row: Row, stack: Stack) -> Profile:
         found["overlap_tensor"] = False
     if row.says(*GRAPHS):
         found["graphs"] = True
+    if row.says(*LAYER_GRAPHS):
+        found["graph_saved_bytes"] = GRAPH_SAVED_BYTES
     if stack.dropout:
         found["dropout_saved_bytes"] = MASK_BYTES
     if stack.update_copy_most_bytes:

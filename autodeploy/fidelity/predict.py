@@ -39,7 +39,8 @@ class Prediction:
             return max(stage.first_step_peak_bytes for stage in self.result.stages)
         if counted == "reserved":
             return max(stage.reserved_bytes for stage in self.result.stages)
-        return self.result.needed_memory_bytes + self.run.space.cluster.device.context_bytes
+        context = self.run.space.cluster.device.context_bytes
+        return max(stage.reserved_bytes + stage.memory_terms["communicators"] for stage in self.result.stages) + context
 
     @property
     def memory_error_frac(self) -> float | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autodeploy.errors import spec_error
-from autodeploy.fidelity.own import own_table
 from autodeploy.fidelity.predict import Prediction
 from autodeploy.fidelity.ranks import RankMemory, stage_of_rank
-from autodeploy.fidelity.reasons import Reason
+from autodeploy.fidelity.reasons import memory_reason
 from autodeploy.units import MIB
 
 
@@ -41,19 +39,7 @@ class RankErrors:
     @property
     def reason(self) -> str:
         """Why it stands out, where that is known."""
-        return next((each.text for each in exceptions() if re.fullmatch(each.match, self.id)), "")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Exceptions:
-    """The file of reasons."""
-
-    reason: tuple[Reason, ...]
-
-
-def exceptions() -> tuple[Reason, ...]:
-    """Runs whose memory stands out, each with the reason."""
-    return own_table(Exceptions, "rank_reasons").reason
+        return memory_reason(self.id)
 
 
 def rank_errors(

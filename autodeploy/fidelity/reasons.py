@@ -1,4 +1,4 @@
-"""Why a run stands out, as far as it is known: a table of reasons by source and model, else the largest term."""
+"""Why a run stands out, as far as it is known: of time by source and model, else the largest term; of memory by run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Reason:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reasons:
-    """The file of reasons."""
+    """A file of reasons."""
 
     reason: tuple[Reason, ...]
 
@@ -27,6 +27,12 @@ class Reasons:
 def reasons() -> tuple[Reason, ...]:
     """All reasons, in the order in which they are tried."""
     return own_table(Reasons, "reasons").reason
+
+
+def memory_reason(run_id: str) -> str:
+    """Why the memory of a run stands out, where that is known."""
+    known = own_table(Reasons, "memory_reasons").reason
+    return next((each.text for each in known if re.fullmatch(each.match, run_id)), "")
 
 
 def suspected(each: Prediction) -> str:

@@ -18,6 +18,8 @@ class Stack:
     name: str
     match: str
     """Regular expression over `source; framework framework_version; model; source_ref`."""
+    unless: str = ""
+    """Regular expression over a row's flags that must not match; empty: all rows are taken."""
     target: str
     """The catalog's target whose profile it runs under."""
     cluster: str = ""
@@ -110,10 +112,16 @@ def policies() -> dict[str, str]:
 
 
 @cache
-def _named(text: str) -> Stack:
-    return next(stack for stack in stacks() if re.search(stack.match, text, re.IGNORECASE))
+def _named(text: str, flags: str) -> Stack:
+    return next(stack for stack in stacks() if _takes(stack, text, flags))
+
+
+def _takes(stack: Stack, text: str, flags: str) -> bool:
+    if stack.unless and re.search(stack.unless, flags, re.IGNORECASE):
+        return False
+    return re.search(stack.match, text, re.IGNORECASE) is not None
 
 
 def stack_of(row: Row) -> Stack:
     """The stack of a row."""
-    return _named(f"{row.source}; {row.framework} {row.framework_version}; {row.model}; {row.source_ref}")
+    return _named(f"{row.source}; {row.framework} {row.framework_version}; {row.model}; {row.source_ref}", row.flags)

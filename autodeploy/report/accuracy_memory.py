@@ -7,10 +7,13 @@ from typing import Any
 
 from autodeploy.fidelity.document import FAR_FRAC, NEAR_FRAC, Validation
 from autodeploy.fidelity.rank_errors import RankErrors
+from autodeploy.fidelity.reasons import memory_reason
 from autodeploy.report.markdown import table
-from autodeploy.units import MIB
+from autodeploy.units import GIB, MIB
 
-COLUMNS = ("rows", "median error", "90 % within", "bias", "within 18 %")
+COLUMNS = (
+    "rows", "median error", "90 % within", "bias", "within 18 %", "without known reason", "median error", "90 % within",
+)  # fmt: skip
 
 FITS_TEXT = "Sources of which some run is called wrongly."
 
@@ -22,6 +25,7 @@ def memory_parts(found: Validation, figures: Mapping[str, Any]) -> list[str]:
         "Predicted over measured less one. Each source's figure is compared with ours of the same sort: what the "
         "framework's allocator has handed out, what it has reserved, or what the device has in use.",
         table(("", *COLUMNS), ((name, *_cells(errors)) for name, errors in figures["memory_sources"].items())),
+        _far_peaks(found),
     ]
     parts += ["## Fits or not", FITS_TEXT, _fits(figures["fits_sources"])]
     if not found.ranks:
@@ -33,7 +37,27 @@ def _cells(errors: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         str(errors["runs"]), f"{errors['median_abs_frac']:.1%}", f"{errors['p90_abs_frac']:.1%}",
         f"{errors['bias_frac']:+.1%}", f"{errors['within_18_percent_frac']:.0%}",
+        *_plain_cells(errors["without_known_reason"]),
     )  # fmt: skip
+
+
+def _plain_cells(errors: Mapping[str, Any] | None) -> tuple[str, ...]:
+    if errors is None:
+        return ("0", "", "")
+    return str(errors["runs"]), f"{errors['median_abs_frac']:.1%}", f"{errors['p90_abs_frac']:.1%}"
+
+
+def _far_peaks(found: Validation) -> str:
+    """Peaks that are far off, each with its reason."""
+    errors = [(each, each.memory_error_frac) for each in found.predictions]
+    rows = (
+        (
+            each.run.row.id, each.run.row.source, f"{(each.run.peak_bytes or 0.0) / GIB:.1f}", f"{error:+.1%}",
+            memory_reason(each.run.row.id) or "not known",
+        )
+        for each, error in errors if error is not None and abs(error) > FAR_FRAC
+    )  # fmt: skip
+    return "Peaks beyond 18 %:\n\n" + table(("row", "source", "GiB", "error", "reason"), rows)
 
 
 def _fits(figures: Mapping[str, Mapping[str, int]]) -> str:

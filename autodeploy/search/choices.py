@@ -14,7 +14,7 @@ from autodeploy.balance.solving import LAYERS, need_of
 from autodeploy.search.arrange import common_of
 from autodeploy.search.arranged import Arranged, StageCost
 from autodeploy.search.layers import layers_of
-from autodeploy.search.selecting import live_of, prices_of
+from autodeploy.search.selecting import live_of, passes_of, prices_of
 from autodeploy.spec.layout import apart
 from autodeploy.spec.plan import Plan
 from autodeploy.spec.space import Space
@@ -113,8 +113,8 @@ def tradeoffs(space: Space, plan: Plan, found: Arranged, stage: int, points: int
     case, limits = found.case, common.limits
     cost = found.stages[case.layout.role_of_stage[stage]]
     role = apart(case.layout).roles[stage]
-    fixed = resident_bytes(limits, cost.params) + cost.held.always + working_buffers(limits, role)
     live = live_of(found.microbatches, case, role)
+    fixed = resident_bytes(limits, cost.params) + cost.held.always + working_buffers(limits, role, passes_of(live))
     need = need_of(role, prices_of(common, case), live, fixed, (0.0, limits.host_bytes, 0.0))
     whole = max(need.need_bytes)
     return [

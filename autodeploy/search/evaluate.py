@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from autodeploy.analysis.ends import logits_of_token
+from autodeploy.analysis.inventory import tokens_of
 from autodeploy.analysis.ops import MODULE_WORDS, Module
 from autodeploy.analysis.readings import flop_per_token
-from autodeploy.balance.fit import live_layers, swapped_bytes
-from autodeploy.balance.moments import FIRST_STEP, Passes, Terms, allocated_of, fullest, moments_of
+from autodeploy.balance.fit import live_layers, live_passes, swapped_bytes
+from autodeploy.balance.moments import FIRST_STEP, Passes, Terms, allocated_of, fullest, moments_of, reserved_of
 from autodeploy.balance.recompute import PARTIAL, Ladder
 from autodeploy.balance.solving import held_at, is_solved, words_of
 from autodeploy.balance.swap import swapped_parts
@@ -20,7 +22,7 @@ from autodeploy.search.arranged import Arranged, StageCost
 from autodeploy.search.layers import layers_of
 from autodeploy.search.result import TIME_TERMS, PlanResult, StageResult
 from autodeploy.search.screen import cases_of
-from autodeploy.search.selecting import improved, live_of
+from autodeploy.search.selecting import improved, live_of, passes_of
 from autodeploy.search.split import alternating_by, exchange_s, recompute_s, step_split
 from autodeploy.search.steps import Apart, Steps, simulate_steps
 from autodeploy.spec.arrangement import Arrangement
@@ -179,17 +181,15 @@ def _stages(space: Space, plan: Plan, found: Arranged, rungs: Ladder, steps: Ste
 
 def _memory(space: Space, plan: Plan, found: Arranged, rungs: Ladder, cost: StageCost, stage: int) -> dict[str, Any]:
     """The memory fields of a stage, by its own live microbatches."""
-    lost = space.cluster.fragmentation_frac
+    lost, profile = space.cluster.fragmentation_frac, space.target.profile
     passes = _passes(found, rungs, cost, stage)
-    moments = moments_of(
-        space.job, space.target.profile, plan, cost.role, found.limits, cost.params, cost.held, passes, lost
-    )
+    moments = moments_of(space.job, profile, plan, cost.role, found.limits, cost.params, cost.held, passes, lost)
     worst, last = fullest(moments), moments["update"]
     peak = allocated_of(moments[worst])
     first = max(allocated_of(moments[name]) for name in FIRST_STEP)
     return {
         "peak_memory_bytes": peak,
-        "reserved_bytes": peak / (1.0 - lost),
+        "reserved_bytes": (reserved_of(moments, profile) + _left_block(space, plan, cost)) / (1.0 - lost),
         "needed_bytes": peak / (1.0 - lost) + float(found.limits.communicators),
         "allocated_first_step_bytes": _after_first_step(space, plan, found, cost, last),
         "first_step_peak_bytes": first,
@@ -201,9 +201,19 @@ def _memory(space: Space, plan: Plan, found: Arranged, rungs: Ladder, cost: Stag
     }
 
 
+def _left_block(space: Space, plan: Plan, cost: StageCost) -> float:
+    """What the forward pass of the loss leaves to the allocator for nothing."""
+    profile = space.target.profile
+    if not profile.logit_block_bytes or not cost.role.count(Kind.HEAD):
+        return 0.0
+    tokens = tokens_of(space.job, plan)
+    return float(profile.logit_block_bytes * tokens.whole * logits_of_token(space.model, tokens, profile))
+
+
 def _after_first_step(space: Space, plan: Plan, found: Arranged, cost: StageCost, update: Terms) -> float:
     """State, copies of gradients, and the buffers of messages that came."""
-    copies = gradient_copies(space.target.profile, space.job, plan, cost.params)
+    profile = space.target.profile
+    copies = 0.0 if profile.gradient_copy_freed else gradient_copies(profile, space.job, plan, cost.params)
     received = found.limits.boundary if cost.role.stages[0] else 0.0
     return float(allocated_of(update) - update["copies"] + copies + received)
 
@@ -218,6 +228,7 @@ def _passes(found: Arranged, rungs: Ladder, cost: StageCost, stage: int) -> Pass
         rows=activation_bytes(rungs.kept_bytes, live, rung),
         forward=max(rungs.forward_bytes[kind] for kind in cost.role.kinds),
         backward=transient_bytes(rungs.transient_bytes, cost.role, rung),
+        live=live_passes(alone, live),
         host=cost.held.host + swapped_bytes(rungs, live),
     )
 
@@ -230,6 +241,7 @@ def _solved_passes(found: Arranged, rungs: Ladder, cost: StageCost) -> Passes:
         rows=max(held_at(chosen.kept_bytes, moment) for moment in live),
         forward=max(rungs.forward_bytes[kind] for kind in cost.role.kinds),
         backward=chosen.transient_bytes,
+        live=passes_of(live),
         host=cost.held.host + max(held_at(chosen.moved_bytes, moment) for moment in live),
     )
 

@@ -15,7 +15,7 @@ from autodeploy.numeric import minimum
 from autodeploy.search.arrange import common_of
 from autodeploy.search.arranged import Arranged, Common, StageCost
 from autodeploy.search.layers import layers_of
-from autodeploy.search.selecting import live_of
+from autodeploy.search.selecting import live_of, passes_of
 from autodeploy.spec.layout import Role, apart
 from autodeploy.spec.model import Kind
 from autodeploy.spec.plan import Overlap, Plan
@@ -145,7 +145,7 @@ def _allocated(
         for place, chunk in enumerate(role.chunks)
     ]
     solved = found.stages[found.case.layout.role_of_stage[role.stages[0]]].chosen is not None
-    passes = max(held_at(rows, moment) for moment in live) + working_buffers(common.limits, role)
+    passes = max(held_at(rows, moment) for moment in live) + working_buffers(common.limits, role, passes_of(live))
     passes += _working(role, prices, shares, solved)
     state = resident_bytes(common.limits, params) + beside_rows.always
     return float(max(state + max(passes, beside_rows.update), beside_rows.start))

@@ -122,10 +122,10 @@ def prices_of(common: Common, case: Case) -> Mapping[Kind, Prices]:
 
 def _need(common: Common, case: Case, role: Role, like: StageCost, prices: Mapping[Kind, Prices]) -> StageNeed:
     """What a single stage has to save; `like` is its role as the ladder arranged it."""
-    limits = common.limits
-    fixed = resident_bytes(limits, like.params) + like.held.always + working_buffers(limits, role)
+    limits, live = common.limits, live_of(common.microbatches, case, role)
+    fixed = resident_bytes(limits, like.params) + like.held.always + working_buffers(limits, role, passes_of(live))
     bounds = (limits.capacity_bytes, limits.host_bytes, _copy_s(common))
-    return need_of(role, prices, live_of(common.microbatches, case, role), fixed, bounds)
+    return need_of(role, prices, live, fixed, bounds)
 
 
 def _copy_s(common: Common) -> float:
@@ -147,7 +147,7 @@ def _stage(
     state = resident_bytes(limits, like.params) + like.held.always
     chosen = chosen_of(role, prices, need, selection)
     passes = max(held_at(chosen.kept_bytes, moment) for moment in live) + chosen.transient_bytes
-    passes += working_buffers(limits, role)
+    passes += working_buffers(limits, role, passes_of(live))
     memory = StageMemory(
         rung=0,
         allocated_bytes=max(state + max(passes, like.held.update), like.held.start),
@@ -181,6 +181,11 @@ def live_of(microbatches: Num, case: Case, role: Role) -> Live:
     first = 0 if shape.overlap == Overlap.PAIR else 1
     many = replace(shape, microbatches=int(microbatches))
     return ((min(warm_up(many, stage) + first, int(microbatches)),),)
+
+
+def passes_of(live: Live) -> int:
+    """Most passes of one chunk that are live at once."""
+    return max(sum(moment) for moment in live)
 
 
 def _rebuilt(

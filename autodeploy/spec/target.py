@@ -63,6 +63,8 @@ class Profile:
     """Sharded weights (zero 3) are gathered, and gradients (zero 2) reduced, beside the layer before."""
     graphs: bool = False
     """Kernels are launched as recorded graphs: the host is no floor."""
+    graph_saved_bytes: NotNegative = 0.0
+    """Per hidden element of a layer's tokens: static copies that its recorded graphs hold per live microbatch."""
     gathered_inputs_saved: bool = False
     """Under sequence parallelism the inputs of column-parallel products are kept gathered, not gathered again."""
     narrow_inputs_saved: bool = False
@@ -71,6 +73,8 @@ class Profile:
     """Values are a view of the packed projection: queries and keys before their rotation are kept with them."""
     output_copied: bool = False
     """With several sequences in a microbatch the attention output is copied, and the copy kept as well."""
+    logit_block_bytes: NotNegative = 0.0
+    """Per logit: a block that its forward pass leaves to the allocator and that nothing later fits into."""
     logit_gather_bytes: NotNegative = 0.0
     """Per logit, beside `logit_transient_bytes`, where tensor parallelism cuts the logits."""
     sharded_master: bool = False
@@ -87,10 +91,19 @@ class Profile:
     """The most that it takes; 0: no limit."""
     gradient_copy_bytes: NotNegative = 0.0
     """Per parameter of the rank's shard: fp32 copy of 16-bit gradients, from the update until the next step."""
+    gradient_copy_freed: bool = False
+    """The update frees it again."""
+    gather_copy_params: Natural = 0
+    """Updated weights are gathered through a flat copy of so many at a time; 0: in place."""
+    flat_copies: bool = False
+    """What the update copies is flat: no block that the passes cached can hold it, so that the allocator reserves it
+    beside them. Where the device is full it gives cached blocks back instead."""
     half_gradient_bytes: NotNegative = 0.0
     """Per parameter: 16-bit gradients, or buckets of them, that stand beside fp32 sums while passes run."""
     gradient_cast_bytes: NotNegative = 0.0
     """After a backward pass, per element of its largest trained tensor: such a gradient on the way into its sum."""
+    stage_copies: bool = False
+    """A pipeline holds a copy of what a stage receives and what it sends, of every live microbatch."""
     statistics_bytes: NotNegative = 4.0
     """Per token and head: what the fused attention core keeps of its soft-max."""
     layer_mask_bytes: NotNegative = 0.0

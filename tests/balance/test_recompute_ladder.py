@@ -228,6 +228,7 @@ def limits_of(capacity: float) -> Budget:
         bytes_per_param=Params(6.5, 7.0, 2.0, 2.0),
         communicators=1e9,
         boundary=1e8,
+        message_copy=0.0,
         gathered={},
         capacity_bytes=capacity,
         host_bytes=0.0,

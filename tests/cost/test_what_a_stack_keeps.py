@@ -15,11 +15,13 @@ from autodeploy.analysis.readings import PLAIN, saved_bytes, transient_bytes
 from autodeploy.balance.recompute import ladder
 from autodeploy.catalog.lookup import load
 from autodeploy.cost.memory import Params, communicator_bytes, host_bytes, moments_bytes, state_bytes
+from autodeploy.fidelity.stacks import stack_of
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Kind
 from autodeploy.spec.plan import Overlap, States
 from autodeploy.spec.target import Profile, Target
 from tests.builders import cluster_of, costs_of, job_of, model_of, ops_of, plan_of
+from tests.fidelity.little import row
 
 MIB = 2.0**20
 ONE = Params(1.0, 0.0)
@@ -90,12 +92,18 @@ def test_a_stack_that_keeps_16_bits_and_frozen_products_keep_rows_as_they_are() 
     assert rows["fp8"] == rows["bf16"]
 
 
-def test_selective_recompute_by_ops_keeps_what_its_list_says() -> None:
-    """Every other product (q, v, gate, down), the attention output with its statistics, and the layer input."""
+@pytest.mark.parametrize(
+    ("flags", "products"),
+    [("torch.compile", 4096 + 1024 + 14336), ("", 4096 + 1024 + 14336 + 4096)],  # q, v, gate; eager keeps down as well
+)
+def test_selective_recompute_by_ops_keeps_what_its_list_says(flags: str, products: int) -> None:
+    """Every other product, the attention output with its statistics, and the layer input."""
     model, tokens = model_of("llama-3.1-8b"), 8192.0
-    job = job_of(8192)
-    made = ladder(costs_of(model, plan_of(), job), kind_counts(model, False), "full:0.58", Overlap.NONE, PLAIN)
-    listed = 2.0 * (4096 + 1024 + 14336 + 4096) + 2.0 * 4096 + 4.0 * 32 + 2.0 * 4096
+    stack = stack_of(row(source="pytorch torchtitan benchmarks", flags=flags))
+    machine = Machine(cluster=cluster_of("h100-96g"), profile=profile_of(stack.target))
+    costs = costs_of(model, plan_of(), job_of(8192), machine)
+    made = ladder(costs, kind_counts(model, False), stack.selective, Overlap.NONE, machine.profile)
+    listed = 2.0 * products + 2.0 * 4096 + 4.0 * 32 + 2.0 * 4096
     assert made.kept_bytes[Kind.DENSE][0] / tokens == pytest.approx(listed, rel=0.01)
 
 

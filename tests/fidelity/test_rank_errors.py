@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import pytest
 
 from autodeploy.errors import SpecError
 from autodeploy.fidelity.document import rank_summary
+from autodeploy.fidelity.own import own_table
 from autodeploy.fidelity.predict import Prediction, predict
-from autodeploy.fidelity.rank_errors import RankErrors, exceptions, rank_errors
+from autodeploy.fidelity.rank_errors import RankErrors, rank_errors
 from autodeploy.fidelity.ranks import RankMemory, read_ranks
+from autodeploy.fidelity.reasons import Reasons
+from autodeploy.fidelity.rows import read_rows
 from autodeploy.fidelity.runs import read_runs
 
 TABLES = Path(__file__).parents[2] / "benchmarks" / "fidelity"
@@ -53,11 +57,9 @@ def test_peaks_set_by_the_update_are_exact() -> None:
 
 
 def test_every_reason_is_of_some_row() -> None:
-    import re
-
-    ids = {each.id for each in shipped()}
-    for reason in exceptions():
-        assert any(re.fullmatch(reason.match, name) for name in ids)
+    names = [row.id for table in TABLES.glob("*_runs.csv") for row in read_rows(table)[0]]
+    for reason in own_table(Reasons, "memory_reasons").reason:
+        assert any(re.fullmatch(reason.match, name) for name in names)
 
 
 def test_ranks_of_no_run_are_refused() -> None:
