@@ -117,9 +117,10 @@ def _mla(model: Model, a: MLA, t: Tokens, profile: Profile) -> list[Op]:
     tokens (replicated weights), so tensor parallelism gathers latents, not hidden states."""
     h, heads = model.hidden, a.heads / t.tp
     qk_dim = a.nope_dim + a.rope_dim
+    v_dim = max(qk_dim, a.v_dim) if profile.padded_values else a.v_dim
     kv_latent = BF16 * t.part * a.kv_rank
     k = Row(name="k", bytes=BF16 * t.whole * heads * qk_dim, module=Module.MLA_UP_PROJ, grad_live=True)
-    v = Row(name="v", bytes=BF16 * t.whole * heads * a.v_dim, module=Module.MLA_UP_PROJ, grad_live=True)
+    v = Row(name="v", bytes=BF16 * t.whole * heads * v_dim, module=Module.MLA_UP_PROJ, grad_live=True)
     return [
         *_mla_queries(model, a, t, profile),
         matmul(
@@ -132,7 +133,7 @@ def _mla(model: Model, a: MLA, t: Tokens, profile: Profile) -> list[Op]:
         ),
         matmul("kv up", t.whole, heads * (a.nope_dim + a.v_dim), a.kv_rank, module=Module.MLA_UP_PROJ, rows=(k, v)),
         rope(profile, 2.0 * t.whole * heads * a.rope_dim, Module.MLA_UP_PROJ),
-        *core_ops(model, profile, t, heads, heads, (qk_dim, a.v_dim)),
+        *core_ops(model, profile, t, heads, heads, (qk_dim, v_dim)),
         matmul("output projection", t.whole, h, heads * a.v_dim, transfers=(scatter(BF16 * h * t.whole),)),
     ]  # fmt: skip
 

@@ -6,6 +6,7 @@ Rows and shapes: model.md 4.2, 6.4, 7.2, 7.4.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from autodeploy.analysis.attention import bias, gather, kept_tokens, sandwich, scatter
 from autodeploy.analysis.ops import (
@@ -108,25 +109,35 @@ def _routed(model: Model, moe: MoE, t: Tokens, profile: Profile) -> list[Op]:
         moved,
         moved,
         module=Module.MOE,
-        transfers=(_all_to_all(h, t),),
+        transfers=_all_to_all(h, t, profile.dispatch_bytes, BF16),
         rows=(permuted,),
         kernels=PERMUTE_KERNELS,
     )
+    grouped = partial(
+        _grouped, experts=local, transfers=(_expert_tp(h, received),), apart="grouped" not in profile.fused
+    )
     return [
-        replace(permute, exchange_bytes=BF16 * received / t.etp * h, counts_rows=True),
-        _grouped("expert fc1", model, received, up, h, local, (fc1,), (_expert_tp(h, received),)),
+        replace(permute, counts_rows=True),
+        grouped("expert fc1", (received, up, h), (fc1,)),
         activation("expert activation", model, profile, received, width, Module.MOE_ACT, (act,)),
-        _grouped(
-            "expert fc2", model, received, h, width, local, (combined,) if profile.combine_saved else (),
-            (_expert_tp(h, received),),
+        grouped("expert fc2", (received, h, width), (combined,) if profile.combine_saved else ()),
+        vector(
+            "unpermute", moved, moved, module=Module.MOE, kernels=UNPERMUTE_KERNELS,
+            transfers=_all_to_all(h, t, BF16, profile.dispatch_bytes),
         ),
-        vector("unpermute", moved, moved, module=Module.MOE, transfers=(_all_to_all(h, t),), kernels=UNPERMUTE_KERNELS),
     ]  # fmt: skip
 
 
-def _all_to_all(h: int, t: Tokens) -> Transfer:
-    """Dispatch or combine: of one copy of the rank's tokens, once forward and once backward."""
-    return Transfer(group=Group.EP, bytes=BF16 * h * t.part, forward=1.0, backward=1.0)
+def _all_to_all(h: int, t: Tokens, forward: float, backward: float) -> tuple[Transfer, ...]:
+    """Dispatch or combine: of one copy of the rank's tokens, once forward and once backward, at so many bytes an
+    element each way."""
+    tokens = h * t.part
+    if forward == backward:
+        return (Transfer(group=Group.EP, bytes=forward * tokens, forward=1.0, backward=1.0),)
+    return (
+        Transfer(group=Group.EP, bytes=forward * tokens, forward=1.0),
+        Transfer(group=Group.EP, bytes=backward * tokens, backward=1.0),
+    )
 
 
 def _expert_tp(h: int, received: Num) -> Transfer:
@@ -136,21 +147,19 @@ def _expert_tp(h: int, received: Num) -> Transfer:
 
 def _grouped(
     name: str,
-    model: Model,
-    m: Num,
-    n: Num,
-    k: Num,
-    experts: Num,
+    size: tuple[Num, Num, Num],
     rows: tuple[Row, ...],
+    *,
+    experts: Num,
     transfers: tuple[Transfer, ...],
+    apart: bool,
 ) -> Op:
-    """One product per local expert, of equal shares of the received rows."""
-    moe = model.moe
-    assert moe is not None
+    """One product per local expert, of equal shares of the received rows; `size` is m, n, k of all together."""
+    m, n, k = size
     return Op(
         name=name, engine=Engine.EXPERTS, module=Module.MOE, m=m, n=n, k=k, experts=experts,
         flop=2.0 * m * n * k, narrow=True, params=1.0 * experts * n * k, shard=Shard.EXPERT, rows=rows,
-        transfers=transfers,
+        transfers=transfers, apart=apart,
     )  # fmt: skip
 
 

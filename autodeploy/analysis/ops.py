@@ -108,6 +108,8 @@ class Op:
     """Part of the model FLOP by Megatron's convention, which leaves the router out."""
     aligned: bool = True
     """Its sizes are multiples of 8: the tensor cores take it."""
+    apart: bool = False
+    """Every expert's product is a kernel of its own."""
     narrow: bool = False
     """Runs in the job's number format where that is below 16 bits."""
     params: Num = 0.0
@@ -121,8 +123,6 @@ class Op:
     transfers: tuple[Transfer, ...] = ()
     transient_bytes: Num = 0.0
     """Live only while the op runs."""
-    exchange_bytes: Num = 0.0
-    """Receive buffer of the op's all-to-all."""
     kernels: int = 1
     counts_rows: bool = False
     """Its sizes come from the routing: without capacities the host has to ask for them."""

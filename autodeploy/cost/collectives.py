@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from autodeploy.numeric import Num, ceil, doublings, floor, maximum, minimum, sqrt, where
 from autodeploy.spec.cluster import Cluster, Level
-from autodeploy.spec.model import MoE
 
 
 class Span(NamedTuple):
@@ -86,65 +85,6 @@ def gather_rates(cluster: Cluster, group: Span) -> Rates:
     )
 
 
-def flat_lanes(cluster: Cluster, group: Span, ranks: Num, copy_bytes: Num, top_k: int) -> Lanes:
-    """One all-to-all in which every token travels to each of its k experts.
-
-    Formula: k * X * (1 - 1/N) over the fabric, k * X * (1/N - 1/ranks) inside the node
-    Source: model.md 6.4.
-    """
-    m, nodes = group
-    inside = top_k * copy_bytes * (1.0 / nodes - 1.0 / ranks)
-    across = top_k * copy_bytes * (1.0 - 1.0 / nodes)
-    return Lanes(
-        inner=inside / port_bytes_per_s(cluster.inner, m) + cluster.inner.latency_s * doublings(m),
-        outer=across / cluster.fabric.effective_bytes_per_s + cluster.fabric.latency_s * doublings(nodes),
-    )
-
-
-def hier_lanes(cluster: Cluster, group: Span, copy_bytes: Num, top_k: int, imbalance: Num) -> Lanes:
-    """All-gather between equal positions of the nodes, then an all-to-all inside each node. Every node gathers all
-    tokens, however they are routed; the second step ends with the busiest rank.
-
-    Formula: X * (N - 1) over the fabric, then imbalance * k * X * (m - 1)/m inside the node
-    Source: model.md 6.4; half of the flat volume across 4 nodes at k = 8.
-    """
-    m, nodes = group
-    return Lanes(
-        inner=imbalance * top_k * copy_bytes * (m - 1.0) / m / port_bytes_per_s(cluster.inner, m)
-        + cluster.inner.latency_s * doublings(m),
-        outer=copy_bytes * (nodes - 1.0) / cluster.fabric.effective_bytes_per_s
-        + cluster.fabric.latency_s * doublings(nodes),
-    )
-
-
-def distinct_nodes(moe: MoE, nodes: Num) -> Num:
-    """Nodes that the k experts of a token lie on, under even routing.
-
-    Formula: N (1 - C(E - E/N, k) / C(E, k)), at most the model's node limit
-    Source: model.md 6.4; 1.99 / 3.61 / 5.29 / 6.52 of 2 / 4 / 8 / 16 nodes for 8 of 256 experts.
-    """
-    missed: Num = 1.0
-    for taken in range(moe.top_k):
-        missed = missed * maximum(moe.experts - moe.experts / nodes - taken, 0.0) / (moe.experts - taken)
-    found = nodes * (1.0 - missed)
-    return minimum(found, 1.0 * moe.node_limit) if moe.node_limit else found
-
-
-def dedup_lanes(cluster: Cluster, group: Span, copy_bytes: Num, moe: MoE) -> Lanes:
-    """Every token once to each node that needs it, and from there to its experts.
-
-    Formula: X D (1 - 1/N) over the fabric, k X (m - 1)/m inside the node
-    Source: model.md 6.4 (DeepEP, HybridEP); flat over once 1.98 on 8 nodes (arXiv 2603.07685 table 7).
-    """
-    m, nodes = group
-    across = copy_bytes * distinct_nodes(moe, nodes) * (1.0 - 1.0 / nodes)
-    inside = moe.top_k * copy_bytes * (m - 1.0) / m
-    return Lanes(
-        inner=inside / port_bytes_per_s(cluster.inner, m) + cluster.inner.latency_s * doublings(m),
-        outer=across / cluster.fabric.effective_bytes_per_s + cluster.fabric.latency_s * doublings(nodes),
-    )
-
-
 def ring_lanes(cluster: Cluster, group: Span, ranks: Num, part_bytes: Num) -> Lanes:
     """ranks - 1 sends of a rank's part to its neighbour; on several nodes some neighbour is across the fabric.
 
@@ -158,8 +98,37 @@ def ring_lanes(cluster: Cluster, group: Span, ranks: Num, part_bytes: Num) -> La
 
 
 def shuffle_lanes(cluster: Cluster, group: Span, ranks: Num, sent_bytes: Num) -> Lanes:
-    """An all-to-all in which every rank keeps its own share of `sent_bytes`. Source: model.md 6.1."""
-    return flat_lanes(cluster, group, ranks, sent_bytes, 1)
+    """An all-to-all in which every rank keeps its own share of `sent_bytes`.
+
+    Formula: S (1 - 1/N) over the fabric, S (1/N - 1/ranks) inside the node. Source: model.md 6.1.
+    """
+    nodes = group.nodes
+    inside, across = sent_bytes * (1.0 / nodes - 1.0 / ranks), sent_bytes * (1.0 - 1.0 / nodes)
+    return exchange_lanes(cluster, group, inside, across)
+
+
+def exchange_lanes(cluster: Cluster, group: Span, inside_bytes: Num, across_bytes: Num) -> Lanes:
+    """An all-to-all in which a rank sends so much to ranks of its node and so much to other nodes."""
+    m, nodes = group
+    return Lanes(
+        inner=inside_bytes / port_bytes_per_s(cluster.inner, m) + cluster.inner.latency_s * doublings(m),
+        outer=across_s(cluster, nodes, across_bytes) + cluster.fabric.latency_s * doublings(nodes),
+    )
+
+
+def across_s(cluster: Cluster, nodes: Num, sent_bytes: Num) -> Num:
+    """An all-to-all over the fabric; what leaves a leaf shares its oversubscribed uplinks.
+
+    Formula: max(S / B, oversubscription S (N - L)/(N - 1) / B), L nodes below a leaf
+    Source: uniform traffic over a two-tier Clos network; rings cross a leaf once and are not slowed.
+    """
+    fabric = cluster.fabric
+    alone = sent_bytes / fabric.effective_bytes_per_s
+    if not fabric.leaf_size or fabric.oversubscription <= 1.0:
+        return alone
+    below = fabric.leaf_size / cluster.inner.size
+    leaving = maximum(nodes - below, 0.0) / maximum(nodes - 1.0, 1.0)
+    return alone * maximum(fabric.oversubscription * leaving, 1.0)
 
 
 def send_s(cluster: Cluster, ranks_apart: Num, job_ranks: Num, message_bytes: Num) -> Num:

@@ -59,6 +59,11 @@ def product_s(
     return maximum(waves * tile_s, hbm_s(device, moved_bytes)) + device.kernel_gap_s
 
 
+def _apart_s(device: Device, m: Num, n: Num, k: Num, groups: Num, moved_bytes: Num, flop_per_s: float) -> Num:
+    """The same as so many kernels one after the other, each with waves of its own."""
+    return groups * product_s(device, m / groups, n, k, 1.0, moved_bytes / groups, flop_per_s)
+
+
 class Passes(NamedTuple):
     """Seconds of an op on the device."""
 
@@ -75,11 +80,12 @@ def _product(device: Device, op: Op, grad_bytes: float, how: Format) -> Passes:
     m, n, k, groups = op.m, op.n, op.k, op.experts
     weights, rate, wide = groups * n * k, how.flop_per_s, ELEMENT_BYTES
     held = how.element_bytes
-    forward = product_s(device, m, n, k, groups, held * (m * k + weights) + wide * m * n, rate)
-    dgrad = product_s(device, m, k, n, groups, held * (m * n + weights) + wide * m * k, rate)
+    make = _apart_s if op.apart else product_s
+    forward = make(device, m, n, k, groups, held * (m * k + weights) + wide * m * n, rate)
+    dgrad = make(device, m, k, n, groups, held * (m * n + weights) + wide * m * k, rate)
     if not op.trained:
         return Passes(forward, dgrad)
-    wgrad = product_s(device, n * groups, k, m / groups, groups, held * (m * k + m * n), rate)
+    wgrad = make(device, n * groups, k, m / groups, groups, held * (m * k + m * n), rate)
     wgrad = wgrad + hbm_s(device, grad_bytes * weights)
     return Passes(forward, dgrad + wgrad, wgrad)
 
@@ -126,7 +132,8 @@ def accumulation_bytes(profile: Profile, job: Job) -> float:
     return inside if "accumulate" in profile.fused else inside + 2.0 * ELEMENT_BYTES
 
 
-def kernels(op: Op) -> tuple[int, int]:
+def kernels(op: Op) -> tuple[Num, Num]:
     """Kernels launched forward and backward."""
     backward = 2 if op.engine in (Engine.MATMUL, Engine.EXPERTS) and op.trained else 1
-    return op.kernels, backward * op.kernels
+    launched = op.kernels * op.experts if op.apart else op.kernels
+    return launched, backward * launched

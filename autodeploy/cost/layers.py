@@ -20,7 +20,7 @@ from autodeploy.analysis.readings import (
 from autodeploy.cost.compute import kernels, op_s
 from autodeploy.cost.load import Load, sum_loads
 from autodeploy.cost.traffic import Traffic
-from autodeploy.numeric import Num, maximum, total
+from autodeploy.numeric import Num, maximum, minimum, total
 from autodeploy.spec.job import Job
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import Kind, Model
@@ -73,9 +73,11 @@ class OpCost(NamedTuple):
     forward_s: Num
     backward_s: Num
     traffic: tuple[Load, Load] | None
-    kernels: tuple[int, int]
+    kernels: tuple[Num, Num]
     aside: tuple[Num, Num] = (0.0, 0.0)
     """The part of the seconds that no later op of the pass waits for."""
+    weights_s: Num = 0.0
+    """Of the backward seconds, the weight gradient's."""
     context: tuple[Num, Num] = (0.0, 0.0)
     """The part of `traffic` that is context parallelism in the open."""
 
@@ -103,11 +105,11 @@ def _op_cost(machine: Machine, job: Job, op: Op, traffic: Traffic) -> OpCost:
     seconds = (forward_s, backward_s)
     aside = seconds if op.module is Module.SHARED_EXPERTS else (0.0, weights_s)
     if not op.transfers:
-        return OpCost(*seconds, None, kernels(op), aside)
+        return OpCost(*seconds, None, kernels(op), aside, weights_s)
     forward = [traffic.load(transfer, transfer.forward, seconds[0]) for transfer in op.transfers]
     backward = [traffic.load(transfer, transfer.backward, seconds[1]) for transfer in op.transfers]
     context = (_context_s(op, forward), _context_s(op, backward))
-    return OpCost(*seconds, (sum_loads(forward), sum_loads(backward)), kernels(op), aside, context)
+    return OpCost(*seconds, (sum_loads(forward), sum_loads(backward)), kernels(op), aside, weights_s, context)
 
 
 def _context_s(op: Op, loads: list[Load]) -> Num:
@@ -120,6 +122,7 @@ def _layer(machine: Machine, job: Job, ops: tuple[Op, ...], costs: Mapping[int, 
     backward_terms, backward = _pass(machine, ops, costs, 1)
     copies = [t.bytes for op in ops for t in op.transfers if t.group is Group.EP]
     gathered = traffic.gathered_bytes(copies[0]) if copies else 0.0
+    buffer = traffic.buffer_bytes(copies[0]) if copies else 0.0
     trained, frozen = [op for op in ops if op.trained], [op for op in ops if not op.trained]
     return LayerCost(
         forward=forward,
@@ -129,7 +132,7 @@ def _layer(machine: Machine, job: Job, ops: tuple[Op, ...], costs: Mapping[int, 
         attention_bytes=attention_bytes(ops),
         working_bytes=_working_bytes(machine, job, ops) + gathered,
         forward_bytes=transient_bytes(ops) + gathered,
-        exchange_bytes=total([op.exchange_bytes for op in ops]),
+        exchange_bytes=buffer,
         dense_params=params(trained, Shard.TP) + params(trained, Shard.REPLICATED),
         split_params=params(trained, Shard.TP),
         expert_params=params(trained, Shard.EXPERT),
@@ -159,18 +162,31 @@ def _pass(machine: Machine, ops: tuple[Op, ...], costs: Mapping[int, OpCost], si
     for op, cost in zip(ops, mine, strict=True):
         by_engine[op.engine].append(cost[side])
     terms: dict[str, Num] = {word: total(seconds) for word, seconds in zip(ENGINE_WORDS, by_engine, strict=True)}
+    hidden = _hidden_vector_s(machine, mine, terms, side)
+    terms["vector"] = terms["vector"] - hidden
     engines = total(list(terms.values()))
-    launches = sum([cost.kernels[side] for cost in mine])
-    device, profile = machine.cluster.device, machine.profile
-    issue_s = 0.0 if profile.graphs else device.issue_s
-    sparse = sum(1 for op in ops if op.counts_rows)
-    terms["launch"] = maximum(launches * issue_s - engines, 0.0) + sparse * profile.moe_stalls * device.stall_s
+    launches = total([cost.kernels[side] for cost in mine])
+    profile = machine.profile
+    issue_s = 0.0 if profile.graphs else machine.issue_s
+    stalls = (profile.moe_backward_stalls if side else profile.moe_stalls) * sum(op.counts_rows for op in ops)
+    terms["launch"] = maximum(launches * issue_s - engines, 0.0) + stalls * machine.stall_s
     context = total([cost.context[side] for cost in mine])
     collectives = total([cost.traffic[side].busy for cost in mine if cost.traffic])
     terms |= {"tensor_parallel": collectives - context, "context_parallel": context}
     load = sum_loads([cost.load(op, side) for op, cost in zip(ops, mine, strict=True)])
     terms["expert_exchange"] = load.exchange
-    return terms, load._replace(busy=load.busy + terms["launch"])
+    return terms, load._replace(busy=load.busy + terms["launch"] - hidden, aside=load.aside - hidden)
+
+
+def _hidden_vector_s(machine: Machine, costs: list[OpCost], terms: Mapping[str, Num], side: int) -> Num:
+    """Vector chains of a backward pass that run beside its weight gradients, on cores of their own.
+
+    Formula: min(vector, weight gradients): the longer of both counts, not the sum
+    Source: Ascend 910B: two vector cores beside each cube core; model.md 7.4.
+    """
+    if not side or not (machine.profile.overlap_vector and machine.cluster.device.vector_cores):
+        return 0.0
+    return minimum(terms["vector"], total([cost.weights_s for cost in costs]))
 
 
 def _rebuild(ops: tuple[Op, ...], costs: Mapping[int, OpCost]) -> tuple[Load, ...]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from autodeploy.analysis.ops import Group, Transfer
 from autodeploy.cost.collectives import (
     Lanes,
     Rates,
-    dedup_lanes,
-    flat_lanes,
     gather_rates,
-    hier_lanes,
     ring_lanes,
     serial,
     shuffle_lanes,
     span,
 )  # fmt: skip
+from autodeploy.cost.exchange import Routed, exchange_of, held_copies
 from autodeploy.cost.load import Load
 from autodeploy.numeric import Num, maximum, minimum, where
 from autodeploy.spec.job import Job
@@ -32,6 +32,8 @@ class Traffic:
     def __init__(self, model: Model, job: Job, machine: Machine, plan: LayerLike) -> None:
         self.cluster, self.profile, self.moe = machine.cluster, machine.profile, model.moe
         self.plan = plan
+        found = np.unique(plan.dispatch)
+        self.kinds = tuple(Dispatch(int(kind)) for kind in found) or (Dispatch.FLAT,)  # static: which ways occur
         self.imbalance = where(plan.ep > 1, job.expert_imbalance, 1.0)
         self.rates = {
             Group.TP: gather_rates(self.cluster, span(self.cluster, plan.tp, 1)),
@@ -63,17 +65,14 @@ class Traffic:
         return load._replace(busy=where(self.plan.tp > 1, both - beside_s, alone))
 
     def _exchange(self, copy_bytes: Num) -> Load:
-        """Dispatch or combine by the plan's method; the busiest receiver sets the time. The levels of a flat or
-        de-duplicated all-to-all run at once, the two steps of a hierarchical one in turn."""
-        sent, top_k = copy_bytes * self.imbalance, self.moe.top_k if self.moe else 0
-        dispatch = self.plan.dispatch
-        flat = flat_lanes(self.cluster, self.ep, self.plan.ep, sent, top_k)
-        hier = hier_lanes(self.cluster, self.ep, copy_bytes, top_k, self.imbalance)
-        once = dedup_lanes(self.cluster, self.ep, sent, self.moe) if self.moe else flat
-        is_hier, is_once = dispatch == Dispatch.HIER, dispatch == Dispatch.DEDUP
-        lanes = Lanes(*(where(is_hier, h, where(is_once, o, f)) for h, o, f in zip(hier, once, flat, strict=True)))
-        alone = where(is_hier, lanes.inner + lanes.outer, maximum(lanes.inner, lanes.outer))
-        return Load(exchange=alone, inner=lanes.inner, outer=lanes.outer)
+        """Dispatch or combine by the plan's way; the busiest receiver sets the time."""
+        routed = self._routed(copy_bytes)
+        found = exchange_of(self.kinds, self.plan.dispatch, self.cluster, self.ep, self.plan.ep, routed)
+        return Load(exchange=found.alone_s, inner=found.lanes.inner, outer=found.lanes.outer)
+
+    def _routed(self, copy_bytes: Num) -> Routed:
+        assert self.moe is not None
+        return Routed(copy_bytes, self.moe, self.imbalance)
 
     def _context(self, moved_bytes: Num, count: Num, beside_s: Num) -> Load:
         """Keys and values around a ring, hidden behind the attention of those before where the stack sends early; or
@@ -90,5 +89,11 @@ class Traffic:
         return load._replace(busy=where(is_ring, maximum(load.busy - beside_s, 0.0), load.busy))
 
     def gathered_bytes(self, copy_bytes: Num) -> Num:
-        """Tokens of all nodes, held while a hierarchical dispatch runs."""
-        return where(self.plan.dispatch == Dispatch.HIER, self.ep.nodes * copy_bytes, 0.0)
+        """Tokens of all nodes, or of all ranks, held while a dispatch that gathers them runs."""
+        dispatch, (inner, nodes) = self.plan.dispatch, self.ep
+        copies = where(dispatch == Dispatch.HIER, nodes, where(dispatch == Dispatch.GATHER, inner * nodes, 0.0))
+        return copies * copy_bytes
+
+    def buffer_bytes(self, copy_bytes: Num) -> Num:
+        """One buffer of an exchange, of the experts' side."""
+        return held_copies(self.plan.dispatch, self.ep, self._routed(copy_bytes)) * copy_bytes

@@ -3,6 +3,7 @@ switches that the row itself states."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ VARIANTS = {
 KERNELS: dict[str, Fusible] = {
     "use-fused-rmsnorm": "norm", "rms kernel": "norm", "fused-rmsnorm": "norm", "use-fused-swiglu": "activation",
     "fused-swiglu": "activation", "use-fused-rotary-pos-emb": "rope",
-    "use-fused-moe-token-permute-and-unpermute": "permute",
+    "use-fused-moe-token-permute-and-unpermute": "permute", "moe-grouped-gemm": "grouped",
 }  # fmt: skip
 """Switches that name one fused kernel each."""
 FLASH = ("flash-attn", "npu-fusion-attention", "flash attention", "triangle-attn")
@@ -42,10 +43,11 @@ TENSOR_APART = ("tp and pp p2p overlap off", "tp, pp p2p overlap off")
 MASK_BYTES = 1.0
 """A boolean an element."""
 GRAPHS = ("full-iteration cuda graphs", "full_iteration", "cuda graphs", "te cuda graphs")
+CAPACITY = re.compile(r"capacity[-_]factor=(\d+(?:\.\d+)?)")
 LAYER_GRAPHS = ("cuda graphs transformer_engine", "te cuda graphs")
 """Those of single layers."""
 GRAPH_SAVED_BYTES = 3 * 2.0
-"""Input, gradient that comes and gradient that goes, in 16 bits (Transformer Engine pytorch/graph.py, static tensors)."""
+"""Input, gradient that comes and gradient that goes, in 16 bits (Transformer Engine pytorch/graph.py)."""
 
 
 def cluster_of(row: Row, stack: Stack) -> Cluster:
@@ -73,6 +75,8 @@ def profile_of(row: Row, stack: Stack) -> Profile:
         found["graphs"] = True
     if row.says(*LAYER_GRAPHS):
         found["graph_saved_bytes"] = GRAPH_SAVED_BYTES
+    if capacity_of(row):
+        found |= {"moe_stalls": 0, "moe_backward_stalls": 0}
     if stack.dropout:
         found["dropout_saved_bytes"] = MASK_BYTES
     if stack.update_copy_most_bytes:
@@ -84,6 +88,12 @@ def profile_of(row: Row, stack: Stack) -> Profile:
     if stack.flags_state_kernels:
         found |= _stated(row)
     return replace(profile, **found)
+
+
+def capacity_of(row: Row) -> float:
+    """Rows that every expert takes over the mean, where they are padded to a capacity; 0: as many as come."""
+    found = CAPACITY.search(f"{row.flags}; {row.notes}")
+    return float(found[1]) if found else 0.0
 
 
 def _of_legacy_models(row: Row) -> dict[str, Any]:
@@ -100,4 +110,5 @@ def _stated(row: Row) -> dict[str, Any]:
         "overlap_grad_reduce": row.says("overlap-grad-reduce"),
         "overlap_param_gather": row.says("overlap-param-gather"),
         "overlap_context": row.says("use-cp-send-recv-overlap"),
+        "padded_values": not row.says("mla-fa-without-pad"),
     }

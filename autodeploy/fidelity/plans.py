@@ -6,6 +6,7 @@ import re
 from typing import Literal
 
 from autodeploy.errors import Fault, SpecError
+from autodeploy.fidelity.machines import capacity_of
 from autodeploy.fidelity.rows import Row
 from autodeploy.fidelity.shapes import idle_layers
 from autodeploy.fidelity.stacks import Stack, policies
@@ -42,7 +43,7 @@ def job_of(row: Row, stack: Stack, model: Model) -> Job:
         mtp=bool(model.mtp_depth) and _mtp(row, stack),
         document_len=stack.document_len if tuned else 0,
         lora_rank=stack.lora_rank if "lora" in f"{row.model} {row.flags}".lower() else 0,
-        expert_imbalance=1.0 if row.says("force-balanced") else stack.expert_imbalance,
+        expert_imbalance=1.0 if row.says("force-balanced") else capacity_of(row) or stack.expert_imbalance,
     )
 
 
@@ -171,9 +172,11 @@ def _dispatch(row: Row, stack: Stack) -> Dispatch:
     if row.says("hierarchical all-to-all"):
         return Dispatch.HIER
     if row.says("deepep", "hybridep"):
-        return Dispatch.DEDUP
+        return Dispatch.FUSED
+    if row.says("token-dispatcher-type=allgather"):
+        return Dispatch.GATHER
     plain = row.says("alltoall", "plain all-to-all")
-    return Dispatch.DEDUP if stack.dispatch == "dedup" and not plain else Dispatch.FLAT
+    return Dispatch.FUSED if stack.dispatch == "fused" and not plain else Dispatch.FLAT
 
 
 def _states(row: Row) -> States:

@@ -90,8 +90,9 @@ def run_of(row: Row) -> Run:
 
 
 def _legal(space: Space, plan: Plan) -> Plan:
-    """The plan, if the arithmetic allows it; experts within one node have nothing to send only once."""
-    if plan.etp * plan.ep <= space.cluster.inner.size:
+    """The plan, if the arithmetic allows it; within one node there is no hierarchy, and nobody to send to with ep 1."""
+    within = plan.etp * plan.ep <= space.cluster.inner.size
+    if plan.ep == 1 or (within and plan.dispatch is Dispatch.HIER):
         plan = replace(plan, dispatch=Dispatch.FLAT)
     broken = broken_rules(space, plan)
     if broken:

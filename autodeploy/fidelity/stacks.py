@@ -53,7 +53,7 @@ class Stack:
     document_len: int = 0
     """Tokens of a packed document in fine-tuning rows; 0: as long as the sequence."""
     cp_comm: Literal["ring", "kvgather", "ulysses"] = "ring"
-    dispatch: Literal["flat", "dedup"] = "flat"
+    dispatch: Literal["flat", "fused"] = "flat"
     overlap_tensor: bool | None = None
     """None: as the target's profile says."""
     fabric_bytes_per_s: float = 0.0

@@ -22,7 +22,12 @@ COVERS = {
 }
 """What a module of --recompute-modules rebuilds, in our modules; the names are the same."""
 CP_COMM_TYPES = {CpComm.RING: "p2p", CpComm.GATHER: "all_gather", CpComm.ULYSSES: "a2a"}
-DEDUP_FLAGS: list[Flag] = [("--moe-token-dispatcher-type", "flex"), ("--moe-flex-dispatcher-backend", "deepep")]
+DISPATCHERS: dict[Dispatch, list[Flag]] = {
+    Dispatch.FLAT: [("--moe-token-dispatcher-type", "alltoall")],
+    Dispatch.GATHER: [("--moe-token-dispatcher-type", "allgather")],
+    Dispatch.FUSED: [("--moe-token-dispatcher-type", "flex"), ("--moe-flex-dispatcher-backend", "deepep")],
+}
+"""Of the other ways both say alltoall, and the loss is named."""
 GRADIENT_FLAGS: dict[str, list[Flag]] = {
     "fp32": [("--accumulate-allreduce-grads-in-fp32",)], "bf16": [("--grad-reduce-in-bf16",)], "fp16": [],
 }  # fmt: skip
@@ -105,9 +110,8 @@ def expert_flags(subject: Subject, pair_flag: str) -> list[Flag]:
     """Dispatch of tokens to experts; `pair_flag` merges passes."""
     if not subject.space.model.moe:
         return []
-    flags: list[Flag] = [("--moe-token-dispatcher-type", "alltoall"), ("--moe-grouped-gemm",)]
-    if subject.plan.dispatch is Dispatch.DEDUP:
-        flags = [*DEDUP_FLAGS, ("--moe-grouped-gemm",)]
+    dispatcher = DISPATCHERS.get(subject.plan.dispatch, DISPATCHERS[Dispatch.FLAT])
+    flags = [*dispatcher, ("--moe-grouped-gemm",)]
     return flags + ([(pair_flag,)] if subject.plan.overlap is Overlap.PAIR else [])
 
 

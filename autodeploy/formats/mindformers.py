@@ -62,6 +62,8 @@ VERSIONS = {
         },
     ),
 }  # fmt: skip
+DISPATCHERS = {Dispatch.HIER: "alltoall_deredundency", Dispatch.DEDUP: "alltoall_zero_redundancy"}
+"""Words of the newer version; both work in whole nodes."""
 
 
 def draft(subject: Subject) -> Draft:
@@ -123,9 +125,9 @@ def _model_config(subject: Subject, version: Version) -> dict[str, Any]:
     }
     if model.moe is None or subject.target.name == "mindformers-1.5":
         return config
-    hier = plan.dispatch is Dispatch.HIER
-    dispatch = {"moe_token_dispatcher_type": "alltoall_deredundency" if hier else "alltoall", "moe_grouped_gemm": True}
-    return config | dispatch | ({"npu_nums_per_device": subject.space.cluster.node.size} if hier else {})
+    dispatch = {"moe_token_dispatcher_type": DISPATCHERS.get(plan.dispatch, "alltoall"), "moe_grouped_gemm": True}
+    nodes = {"npu_nums_per_device": subject.space.cluster.node.size} if plan.dispatch in DISPATCHERS else {}
+    return config | dispatch | nodes
 
 
 def _moe_config(subject: Subject) -> dict[str, Any]:

@@ -42,6 +42,8 @@ WORDS: dict[str, tuple[str, Any]] = {
     DISPATCH_WORDS[0]: ("dispatch", Dispatch.FLAT),
     DISPATCH_WORDS[1]: ("dispatch", Dispatch.HIER),
     DISPATCH_WORDS[2]: ("dispatch", Dispatch.DEDUP),
+    DISPATCH_WORDS[3]: ("dispatch", Dispatch.GATHER),
+    DISPATCH_WORDS[4]: ("dispatch", Dispatch.FUSED),
     CP_COMM_WORDS[0]: ("cp_comm", CpComm.RING),
     CP_COMM_WORDS[1]: ("cp_comm", CpComm.GATHER),
     CP_COMM_WORDS[2]: ("cp_comm", CpComm.ULYSSES),

@@ -17,7 +17,8 @@ COMMENTS = {
     "mbs": "sequences per micro-batch",
     "sp": "sequence parallelism; unset: wherever tp > 1",
     "overlap": "none | pair: merged forward and backward passes hide each other's all-to-all",
-    "dispatch": "flat | hier | dedup: all-to-all; all-gather across nodes, then inside; once a node, then forwarded",
+    "dispatch": "flat | hier | dedup | gather | fused: all-to-all; all-gather across nodes, then inside; once a node "
+    "and rank; all tokens to all ranks; once, forwarded by one kernel",
     "zero": "0 | 1 | 2 | 3: nothing, optimizer state, also gradients, also weights sharded over data parallelism",
     "cp_comm": "ring | kvgather | ulysses: how context ranks share keys and values",
     "replicas": "copies of the sharded state; 1: one over dp x cp",

@@ -54,12 +54,24 @@ def v118(q: Question, p: PlanLike) -> Num:
 
 
 def p06(q: Question, p: PlanLike) -> Num:
-    return (p.dispatch != Dispatch.DEDUP) | ((p.ep > 1) & (p.etp * p.ep > q.cluster.inner.size))
+    del q
+    alone = (p.dispatch == Dispatch.FLAT) | (p.dispatch == Dispatch.HIER)
+    return alone | (p.ep > 1)
 
 
 def t05(q: Question, p: PlanLike) -> Num:
     del q
     return p.dispatch != Dispatch.DEDUP
+
+
+def t13(q: Question, p: PlanLike) -> Num:
+    del q
+    return p.dispatch != Dispatch.GATHER
+
+
+def t14(q: Question, p: PlanLike) -> Num:
+    del q
+    return p.dispatch != Dispatch.FUSED
 
 
 def t01(q: Question, p: PlanLike) -> Num:

@@ -7,13 +7,19 @@ from typing import Literal
 from autodeploy.search.enumerate import divisors
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.model import Model
-from autodeploy.spec.space import PlanValues
+from autodeploy.spec.space import DispatchWord, PlanValues
 
 Effort = Literal["fast", "normal", "deep"]
 EFFORTS: tuple[Effort, ...] = ("fast", "normal", "deep")
 MOST_TP = 16
 MOST_STAGES = 64
 VPP = {"fast": (1, 2, 4), "normal": tuple(range(1, 9)), "deep": tuple(range(1, 17))}
+DISPATCH: dict[Effort, tuple[DispatchWord, ...]] = {
+    "fast": ("flat", "fused", "hier"),
+    "normal": ("flat", "fused", "dedup", "gather", "hier"),
+    "deep": ("flat", "fused", "dedup", "gather", "hier"),
+}
+"""The last one needs several nodes."""
 MBS = {"fast": (1, 2), "normal": (1, 2, 4), "deep": (1, 2, 3, 4, 6, 8)}
 
 
@@ -35,7 +41,7 @@ def default_values(model: Model, cluster: Cluster, devices: int, effort: Effort)
         etp=_etp(model, cluster, devices, effort),
         mbs=MBS[effort],
         overlap=("none", "pair") if model.moe else ("none",),
-        dispatch=("flat", "hier") if model.moe and devices > cluster.inner.size else ("flat",),
+        dispatch=DISPATCH[effort][: None if devices > cluster.inner.size else -1] if model.moe else ("flat",),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from autodeploy.spec.checks import Count, Frac, LostFrac, Natural, NotNegative, Positive
+from autodeploy.spec.checks import AtLeastOne, Count, Frac, LostFrac, Natural, NotNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +31,8 @@ class Device:
     """None: the device has no fp8 products."""
     nvfp4: Rate | None = None
     matmul_cores: Count
+    vector_cores: bool = False
+    """Vector chains have cores of their own beside those of products."""
     exchange_cores: Natural = 0
     """Of these, what an all-to-all takes while it runs beside compute."""
     tile_m: Count
@@ -65,6 +67,10 @@ class Device:
     """Host time to launch one kernel: a floor under every layer."""
     stall_s: NotNegative = 0.0
     """Device idle where the host waits for a value from it before it can go on."""
+    pinned_issue_s: NotNegative = 0.0
+    """As `issue_s`, where the threads of the host have cores of their own; 0: not stated, so the same."""
+    pinned_stall_s: NotNegative = 0.0
+    """As `stall_s`, likewise."""
 
     def __post_init__(self) -> None:
         """Refuse a device that its context fills."""
@@ -99,6 +105,10 @@ class Level:
     """Share of nominal that large messages reach."""
     latency_s: Positive
     """Per doubling of the ranks in a collective; once for a point-to-point message."""
+    leaf_size: Natural = 0
+    """Ranks below one leaf of the fabric, between which it is not blocking; 0: nowhere is it."""
+    oversubscription: AtLeastOne = 1.0
+    """What leaves a leaf shares a port's bandwidth with so many, less one, others."""
     ramp_s_per_sqrt_byte: NotNegative = 0.0
     """Collectives of middle size are slower than latency and rate say: c in t = a + c sqrt(S) + S / B."""
 

@@ -20,6 +20,18 @@ class Machine:
     """That work in step."""
 
     @property
+    def issue_s(self) -> float:
+        """Host time to launch one kernel."""
+        device = self.cluster.device
+        return device.pinned_issue_s or device.issue_s if self.profile.pinned_host else device.issue_s
+
+    @property
+    def stall_s(self) -> float:
+        """Device idle where the host waits for a value from it."""
+        device = self.cluster.device
+        return device.pinned_stall_s or device.stall_s if self.profile.pinned_host else device.stall_s
+
+    @property
     def slowest_over_typical(self) -> float:
         """Time of the slowest of the devices over the typical one's, where all wait for it.
 

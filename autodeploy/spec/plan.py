@@ -28,12 +28,15 @@ class Overlap(IntEnum):
 
 
 class Dispatch(IntEnum):
-    """How tokens reach their experts: one all-to-all; all-gather across nodes and all-to-all inside; or once to every
-    node that needs them and forwarded there (DeepEP, HybridEP)."""
+    """How tokens reach their experts: one all-to-all; all-gather across nodes and all-to-all inside; once to every node
+    and rank that needs them, in two steps; all of them to all ranks; or once, by one kernel that forwards what it
+    receives (DeepEP, HybridEP)."""
 
     FLAT = 0
     HIER = 1
     DEDUP = 2
+    GATHER = 3
+    FUSED = 4
 
 
 class CpComm(IntEnum):
@@ -55,7 +58,7 @@ class States(IntEnum):
 
 SCHEDULE_WORDS = ("1f1b", "interleaved")
 OVERLAP_WORDS = ("none", "pair")
-DISPATCH_WORDS = ("flat", "hier", "dedup")
+DISPATCH_WORDS = ("flat", "hier", "dedup", "gather", "fused")
 CP_COMM_WORDS = ("ring", "kvgather", "ulysses")
 STATES_WORDS = ("device", "reuse", "host")
 LAYOUT_RULES = ("even", "light", "apart", "late")

@@ -16,6 +16,9 @@ Degrees = tuple[Count, ...] | Literal["divisors"]
 """Exact values, or all divisors of what the degree divides."""
 
 
+DispatchWord = Literal["flat", "hier", "dedup", "gather", "fused"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanValues:
     """Values to try, one tuple per plan field. dp follows from the devices; sp and schedule from tp and vpp."""
@@ -30,7 +33,7 @@ class PlanValues:
     sp: tuple[bool, ...] | None = None
     """Sequence parallelism; unset: on wherever tp > 1."""
     overlap: tuple[Literal["none", "pair"], ...] = ("none",)
-    dispatch: tuple[Literal["flat", "hier", "dedup"], ...] = ("flat",)
+    dispatch: tuple[DispatchWord, ...] = ("flat",)
     zero: tuple[Literal[0, 1, 2, 3], ...] = (1,)
     cp_comm: tuple[Literal["ring", "kvgather", "ulysses"], ...] = ("ring",)
     replicas: tuple[Count, ...] = (1,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from autodeploy.spec.checks import Count, Natural, NotNegative
+from autodeploy.spec.checks import Count, Natural, NotNegative, Positive
 
 ALL_MODULES = (
     "layernorm", "mlp_act", "moe_act", "mla_up_proj", "shared_experts", "mlp", "moe", "core_attn", "full",
@@ -14,9 +14,10 @@ ALL_MODULES = (
 SWAP = "swap:"
 SWAP_PARTS = ("attention", *ALL_MODULES[:-1])
 """What can wait on the host: what goes into the attention core and comes out of it, and the rows of each module."""
-Fusible = Literal["norm", "activation", "rope", "permute", "accumulate"]
-"""Vector chains that a stack runs as one kernel, or as PyTorch runs them: one kernel a line."""
-FUSIBLE: tuple[Fusible, ...] = ("norm", "activation", "rope", "permute", "accumulate")
+Fusible = Literal["norm", "activation", "rope", "permute", "accumulate", "grouped"]
+"""Vector chains that a stack runs as one kernel, or as PyTorch runs them, one kernel a line; `grouped`: the products of
+all local experts, or one kernel an expert."""
+FUSIBLE: tuple[Fusible, ...] = ("norm", "activation", "rope", "permute", "accumulate", "grouped")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +47,17 @@ class Profile:
     loss: Literal["fused", "torch", "megatron"] = "fused"
     """Cross-entropy in one kernel, by PyTorch's own over fp32 logits, or line by line over a split vocabulary."""
     moe_stalls: Natural = 0
-    """Times that a pass through a sparse layer waits for a count from the device."""
+    """Times that a forward pass through a sparse layer waits for a count from the device."""
+    moe_backward_stalls: Natural = 0
+    """The same of a backward pass: 0 where it uses the counts of the forward pass again."""
+    pinned_host: bool = False
+    """The threads that launch kernels have cores of their own."""
+    dispatch_bytes: Positive = 2.0
+    """Of an element that goes to its experts, or of its gradient on the way there; what comes back has 2."""
+    padded_values: bool = False
+    """The attention kernel takes one head size: values are padded to that of queries and keys."""
+    overlap_vector: bool = False
+    """In backward passes vector chains run beside weight gradients, where the device has cores for them alone."""
     attention: Literal["best", "flash2", "flash1", "unfused"] = "best"
     """Its attention kernel; unfused: the whole score matrix is written, soft-maxed and read."""
     score_saved_bytes: NotNegative = 2.0

@@ -42,9 +42,10 @@ PLANS = st.fixed_dictionaries({
 
 
 def seconds_of(costs: dict[Kind, LayerCost]) -> list[float]:
-    """Every time that a layer takes: passes, traffic of each lane, rebuilt work."""
+    """Every time that a layer takes: passes, traffic of each lane, rebuilt work. What nothing waits for is a part of a
+    pass, and grows where quicker vector chains hide less of it."""
     loads = [load for cost in costs.values() for load in (cost.forward, cost.backward, *cost.rebuild)]
-    return [value for load in loads for value in (*load, load.alone)]
+    return [value for load in loads for value in (*load._replace(aside=0.0), load.alone)]
 
 
 def with_device(cluster: Cluster, **changed: Any) -> Machine:
@@ -196,11 +197,12 @@ def test_rebuilding_without_rows_costs_nothing(module: Module) -> None:
 
 @pytest.mark.parametrize("dispatch", list(Dispatch))
 @pytest.mark.parametrize("ep", [16, 32, 64])
-def test_levels_of_a_flat_exchange_run_at_once_and_hierarchical_steps_in_turn(ep: int, dispatch: Dispatch) -> None:
+def test_levels_of_a_flat_or_fused_exchange_run_at_once_and_steps_in_turn(ep: int, dispatch: Dispatch) -> None:
     # one tensor-parallel rank: all traffic of the layer is the exchange
     forward = costs_of(model_of("deepseek-v3"), plan_of(ep=ep, dispatch=dispatch))[Kind.SPARSE].forward
     assert min(forward.inner, forward.outer) > 0.0
-    joined = forward.inner + forward.outer if dispatch is Dispatch.HIER else max(forward.inner, forward.outer)
+    in_turn = dispatch in (Dispatch.HIER, Dispatch.DEDUP, Dispatch.GATHER)
+    joined = forward.inner + forward.outer if in_turn else max(forward.inner, forward.outer)
     assert forward.exchange == pytest.approx(joined, rel=1e-12)
 
 

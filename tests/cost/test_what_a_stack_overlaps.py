@@ -21,7 +21,7 @@ from autodeploy.cost.traffic import OVERLAP_PIECES, Traffic
 from autodeploy.spec.machine import Machine
 from autodeploy.spec.model import GQA, Kind
 from autodeploy.spec.target import FUSIBLE, Profile
-from tests.builders import costs_of, job_of, machine_of, model_of, ops_of, plan_of
+from tests.builders import cluster_of, costs_of, job_of, machine_of, model_of, ops_of, plan_of
 
 PIECES = replace(PLAIN, overlap_tensor=True)
 MACHINES = st.sampled_from(["h100-80g", "atlas-800t-a2"])
@@ -129,15 +129,72 @@ def test_heads_of_a_model_are_as_wide_as_its_keys_and_values() -> None:
         assert core.k == width
 
 
-@pytest.mark.parametrize("stalls", [0.0, 1.0, 4.0])
-def test_a_sparse_layer_waits_for_its_counts_and_a_dense_one_does_not(stalls: float) -> None:
+@pytest.mark.parametrize("stalls", [(0, 0), (1, 0), (2, 2)])  # counts on the device; used again; asked each time
+def test_a_sparse_layer_waits_for_its_counts_and_a_dense_one_does_not(stalls: tuple[int, int]) -> None:
     base = machine_of("h100-80g").cluster
     on = replace(base, device=replace(base.device, stall_s=1e-4))
-    profile = replace(PLAIN, graphs=True, moe_stalls=stalls)
+    profile = replace(PLAIN, graphs=True, moe_stalls=stalls[0], moe_backward_stalls=stalls[1])
     costs = costs_of(model_of("deepseek-v3"), plan_of(ep=8), job_of(), Machine(cluster=on, profile=profile))
     for kind, cost in costs.items():
-        waits = stalls * 1e-4 if kind in (Kind.SPARSE, Kind.MTP) else 0.0
-        assert cost.forward_terms["launch"] == cost.backward_terms["launch"] == pytest.approx(waits, rel=1e-12)
+        waits = [count * 1e-4 if kind in (Kind.SPARSE, Kind.MTP) else 0.0 for count in stalls]
+        found = [cost.forward_terms["launch"], cost.backward_terms["launch"]]
+        assert found == pytest.approx(waits, rel=1e-12)
+
+
+def layer_with(name: str = "atlas-800t-a2", kind: Kind = Kind.SPARSE, **profile: Any) -> LayerCost:
+    """A layer of DeepSeek-V3 under a stack that differs in some facts."""
+    machine = machine_of(name, replace(PLAIN, **profile))
+    return costs_of(model_of("deepseek-v3"), plan_of(tp=8, ep=32), job_of(), machine)[kind]
+
+
+def test_threads_with_cores_of_their_own_launch_and_wait_less() -> None:
+    """One wait of 2.1 ms before, 0.6 ms after (Pangu Ultra MoE training report)."""
+    device = cluster_of("atlas-800t-a2").device
+    graphs = {"graphs": True, "moe_stalls": 1}
+    waits = [layer_with(pinned_host=each, **graphs).forward_terms["launch"] for each in (False, True)]
+    assert waits == pytest.approx([2.1e-3, 0.6e-3], rel=1e-12)
+    machine = machine_of("h100-80g", replace(PLAIN, pinned_host=True))
+    assert (machine.issue_s, machine.stall_s) == (machine.cluster.device.issue_s, machine.cluster.device.stall_s)
+    assert device.pinned_issue_s < device.issue_s
+
+
+def test_vector_chains_beside_weight_gradients_leave_the_longer() -> None:
+    plain, beside = layer_with(), layer_with(overlap_vector=True)
+    hidden = plain.backward_terms["vector"] - beside.backward_terms["vector"]
+    assert plain.backward.busy - beside.backward.busy == pytest.approx(hidden, rel=1e-9)
+    assert plain.backward.aside - beside.backward.aside == pytest.approx(hidden, rel=1e-9)
+    assert hidden == pytest.approx(min(plain.backward_terms["vector"], plain.backward.aside), rel=0.5)
+    assert 0.0 <= beside.backward_terms["vector"] < plain.backward_terms["vector"]
+    assert beside.forward == plain.forward  # nothing in a forward pass waits for nothing
+    assert layer_with("h100-80g", overlap_vector=True) == layer_with("h100-80g")  # one kind of cores
+
+
+def test_values_padded_to_the_width_of_keys_cost_a_fifth_more() -> None:
+    """192 + 192 against 192 + 128 (model.md 7.3); values and outputs are half as wide again."""
+    plain, padded = (ops_of(model_of("deepseek-v3"), plan_of(), job_of(), replace(PLAIN, padded_values=each))
+                     for each in (False, True))  # fmt: skip
+    cores = [next(op for op in ops[Kind.SPARSE] if op.engine is Engine.ATTENTION) for ops in (plain, padded)]
+    assert cores[1].flop / cores[0].flop == pytest.approx(384 / 320, rel=1e-12)
+    for name in ("v", "attention output"):
+        rows = [next(row.bytes for op in ops[Kind.SPARSE] for row in op.rows if row.name == name)
+                for ops in (plain, padded)]  # fmt: skip
+        assert rows[1] / rows[0] == pytest.approx(1.5, rel=1e-12)
+
+
+def test_a_narrow_dispatch_halves_what_goes_out_and_not_what_comes_back() -> None:
+    bare = {"moe_stalls": 0, "graphs": True}
+    wide, narrow = (layer_with("h100-80g", dispatch_bytes=each, **bare).forward.outer for each in (2.0, 1.0))
+    idle = layer_with("h100-80g", dispatch_bytes=1e-9, **bare).forward.outer
+    back = wide - (wide - idle)  # combine, latency and the rest
+    assert narrow == pytest.approx(back + (wide - idle) / 2.0, rel=1e-6)
+    assert wide > narrow > back
+
+
+def test_experts_one_kernel_each_are_launched_and_tiled_one_by_one() -> None:
+    together, apart = layer_with(), layer_with(fused=tuple(set(PLAIN.fused) - {"grouped"}))
+    gaps = (32 / 4 - 1) * 2 * cluster_of("atlas-800t-a2").device.kernel_gap_s  # eight local experts, two products
+    assert apart.forward_terms["experts"] >= together.forward_terms["experts"] + gaps * (1 - 1e-9)
+    assert apart.forward_terms["launch"] >= together.forward_terms["launch"]
 
 
 LOSSES: tuple[tuple[Any, tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]], ...] = (

@@ -277,11 +277,20 @@ def test_ways_of_context_parallelism() -> None:
 
 def test_ways_of_dispatch_across_nodes() -> None:
     wide = PAIRED | {"experts": 16, "ep": 16, "gpus": 16}
-    assert run(wide, overlap_notes="DeepEP").plan.dispatch is Dispatch.DEDUP
-    assert run(wide, overlap_notes="HybridEP").plan.dispatch is Dispatch.DEDUP
+    assert run(wide, overlap_notes="DeepEP").plan.dispatch is Dispatch.FUSED
+    assert run(wide, overlap_notes="HybridEP").plan.dispatch is Dispatch.FUSED
+    assert run(wide, overlap_notes="moe-token-dispatcher-type=allgather").plan.dispatch is Dispatch.GATHER
     assert run(wide, overlap_notes="hierarchical all-to-all").plan.dispatch is Dispatch.HIER
     assert run(wide, overlap_notes="alltoall").plan.dispatch is Dispatch.FLAT
-    assert run(PAIRED, overlap_notes="DeepEP").plan.dispatch is Dispatch.FLAT  # one node: nothing to send only once
+    assert run(PAIRED, overlap_notes="DeepEP").plan.dispatch is Dispatch.FUSED
+    assert run(PAIRED, overlap_notes="hierarchical all-to-all").plan.dispatch is Dispatch.FLAT  # one node
+
+
+def test_capacities_fix_the_rows_of_an_expert() -> None:
+    found = run(PAIRED, overlap_notes="moe-expert-capacity-factor=1.5")
+    assert found.space.job.expert_imbalance == 1.5
+    profile = found.space.target.profile
+    assert (profile.moe_stalls, profile.moe_backward_stalls) == (0, 0)  # nothing to ask for
 
 
 def test_what_a_row_states_counts_before_what_is_assumed() -> None:

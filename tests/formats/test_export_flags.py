@@ -335,14 +335,21 @@ def test_context_ranks_share_keys_as_the_plan_says(target: str, flag: str, ways:
     assert flag not in flags(export(space, arranged(space, alone), target).text)
 
 
-def test_dispatch_once_a_node_is_that_of_deepep() -> None:
+def test_fused_dispatch_is_that_of_deepep() -> None:
     """NVIDIA/Megatron-LM megatron/core/transformer/moe/README.md: the flex dispatcher and its backend."""
     space = space_on("deepseek-v3", "h100-80g", 256, Job(gbs=2048, seq_len=4096), "megatron-core")
-    plan = plan_of(tp=2, pp=4, dp=32, ep=32, layout="light", dispatch=Dispatch.DEDUP)
+    plan = plan_of(tp=2, pp=4, dp=32, ep=32, layout="light", dispatch=Dispatch.FUSED)
     found = flags(export(space, arranged(space, plan), "megatron-core").text)
     assert found["--moe-token-dispatcher-type"] == ["flex"]
     assert found["--moe-flex-dispatcher-backend"] == ["deepep"]
     assert "--moe-grouped-gemm" in found
+
+
+def test_gathered_dispatch_has_a_dispatcher_of_its_own() -> None:
+    space = space_on("deepseek-v3", "h100-80g", 256, Job(gbs=2048, seq_len=4096), "megatron-core")
+    plan = plan_of(tp=2, pp=4, dp=32, ep=8, layout="light", dispatch=Dispatch.GATHER)
+    found = flags(export(space, arranged(space, plan), "megatron-core").text)
+    assert found["--moe-token-dispatcher-type"] == ["allgather"]
 
 
 @pytest.mark.parametrize("replicas", [1, 4])

@@ -148,6 +148,9 @@ def test_a_plan_of_the_targets_own_space_is_not_refused_and_any_other_by_the_rul
     [
         ("megatron-core", {"dispatch": Dispatch.HIER}, "T02"),
         ("mindspeed-llm", {"dispatch": Dispatch.HIER}, "T02"),
+        ("megatron-core", {"dispatch": Dispatch.DEDUP}, "T05"),
+        ("mindspeed-llm", {"dispatch": Dispatch.FUSED}, "T14"),
+        ("mindformers-2026", {"dispatch": Dispatch.GATHER}, "T13"),
         ("mindformers-2026", {"overlap": Overlap.PAIR}, "T01"),
         ("mindformers-1.5", {"overlap": Overlap.PAIR}, "T01"),
         ("mindformers-2026", {"etp": 2}, "V117"),

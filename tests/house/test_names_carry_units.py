@@ -15,6 +15,7 @@ from tests.house.source import sources
 SUFFIXES = ("_bytes", "_bytes_per_s", "_flop", "_flop_per_s", "_s", "_s_per_sqrt_byte", "_tokens", "_frac")
 ALLOWED = {
     "Job.expert_imbalance": "a ratio of one and more, named in docs/nomenclature.md; not a share, so not _frac",
+    "Level.oversubscription": "a ratio of one and more, as networks are specified",
     "PlanResult.tokens_per_s_per_device": "tokens, seconds and devices are all in the name",
     "PlanResult.time_terms": "term -> seconds; the terms' names are those of cost/terms.py, the key that of the JSON",
     "PlanResult.time_split": "as time_terms",

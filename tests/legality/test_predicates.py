@@ -22,6 +22,8 @@ SPARSE = "deepseek-v3"
 PAIR: dict[str, Any] = {"overlap": Overlap.PAIR}
 HIER: dict[str, Any] = {"dispatch": Dispatch.HIER}
 DEDUP: dict[str, Any] = {"dispatch": Dispatch.DEDUP}
+ALL_GATHER: dict[str, Any] = {"dispatch": Dispatch.GATHER}
+FUSED: dict[str, Any] = {"dispatch": Dispatch.FUSED}
 GATHER: dict[str, Any] = {"cp_comm": CpComm.GATHER}
 ULYSSES: dict[str, Any] = {"cp_comm": CpComm.ULYSSES}
 TWO_MTP = replace(model_of("deepseek-v3"), mtp_depth=2)
@@ -88,6 +90,8 @@ CASES: list[tuple[str, Model | str, Given, Given]] = [
     ("T04", SPARSE, {"cp": 2}, {"cp": 2, **GATHER}),
     ("T04", SPARSE, {}, {"cp": 2, **ULYSSES}),
     ("T05", SPARSE, HIER, DEDUP),
+    ("T13", SPARSE, FUSED, ALL_GATHER),
+    ("T14", SPARSE, ALL_GATHER, FUSED),
     ("T06", SPARSE, {"dp": 4}, {"dp": 4, "replicas": 2}),
     ("T07", SPARSE, {"cp": 2, **ULYSSES}, {"cp": 2, **GATHER}),
     ("T08", SPARSE, {"recompute": "full"}, {"recompute": "full:0.5"}),
@@ -101,8 +105,9 @@ CASES: list[tuple[str, Model | str, Given, Given]] = [
     ("P03", SPARSE, {"ep": 16, **HIER}, {"ep": 8, **HIER}),
     ("P04", SPARSE, {"vpp": 2}, {"vpp": 2, "schedule": Schedule.ONE_F_ONE_B}),
     ("P05", SPARSE, {"tp": 2}, {"sp": True}),
-    ("P06", SPARSE, {"ep": 16, **DEDUP}, {"ep": 8, **DEDUP}),
-    ("P06", SPARSE, {"ep": 8, "etp": 2, **DEDUP}, {"etp": 16, **DEDUP}),
+    ("P06", SPARSE, {"ep": 8, **DEDUP}, {"etp": 16, **DEDUP}),
+    ("P06", SPARSE, {"ep": 2, **ALL_GATHER}, ALL_GATHER),
+    ("P06", SPARSE, {"ep": 2, **FUSED}, FUSED),
     ("P07", SPARSE, {"cp": 2, **GATHER}, GATHER),
     ("P07", SPARSE, {"cp": 1}, ULYSSES),
     ("P08", with_heads(32, 8), {"tp": 8, "cp": 4, **ULYSSES}, {"tp": 8, "cp": 8, **ULYSSES}),

@@ -400,7 +400,7 @@ def test_a_deadline_stops_between_groups_and_a_later_run_goes_on(tmp_path: Path)
 
 
 def test_an_interrupt_keeps_the_groups_that_are_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, begun = study.run_study, []
+    whole, begun, complete = study.run_study, [], run(ledger_at(None))
 
     def interrupted(judge: Judge, settings: Settings, seed: int) -> list[tuple[Point, Judged]]:
         begun.append(seed)
@@ -411,7 +411,8 @@ def test_an_interrupt_keeps_the_groups_that_are_finished(monkeypatch: pytest.Mon
     monkeypatch.setattr(study, "run_study", interrupted)
     found = run(ledger_at(None))
     assert (found.stopped, found.trials) == ("interrupted", TRIALS // 3)
-    assert found.step_s
+    assert found.simulated
+    assert found.step_s.items() <= complete.step_s.items()
 
 
 def larger_batch(name: str, gbs: int) -> Space:
