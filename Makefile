@@ -7,7 +7,7 @@ SPACE := search_spaces/pangu-ultra-moe-718b_atlas-800t-a2.toml
 INTEROP := .venv-interop
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: search test slow interop lint format types bench fidelity size clean
+.PHONY: search test slow interop lint format types bench fidelity claims size clean
 
 search: $(VENV)/.ready  ## the main job: rank plans for Pangu Ultra MoE 718B
 	$(BIN)/autodeploy search $(SPACE)
@@ -35,6 +35,10 @@ bench: $(VENV)/.ready-dev  ## speed, as ratios in one run
 
 fidelity: $(VENV)/.ready  ## predict the published runs, write docs/accuracy.md
 	$(BIN)/autodeploy validate --markdown --out docs/accuracy.md
+
+claims: $(VENV)/.ready  ## published claims and ways of dispatch, write docs/claims.md and docs/dispatch.md
+	$(BIN)/autodeploy claims --markdown --out docs/claims.md
+	$(BIN)/autodeploy dispatch --markdown --out docs/dispatch.md
 
 size: $(VENV)/.ready-dev  ## how long files and functions are
 	$(BIN)/pytest -q -s tests/house/test_sizes.py

@@ -226,6 +226,41 @@ def validate(
 
 @app.command()
 @guarded
+def claims(
+    json: JsonOption = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The table as Markdown.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write there instead of to stdout.")] = None,
+) -> int:
+    """Show what was published about Pangu Ultra MoE and its stack beside what this model says, with ranges."""
+    from autodeploy.cli.claims import run_claims
+    from autodeploy.cli.validate import form_of
+
+    return run_claims(form_of(json=json, markdown=markdown), out)
+
+
+@app.command()
+@guarded
+def dispatch(
+    model: Annotated[str, typer.Option(help="Model of the catalog, model file, or a config.json.")] = "deepseek-v3",
+    cluster: Annotated[
+        list[str] | None, typer.Option(help="Cluster of the catalog, or a cluster file (repeatable; default all).")
+    ] = None,
+    tokens: Annotated[int, typer.Option(**FROM_1, help="Tokens of a rank in a microbatch.")] = 4096,
+    imbalance: Annotated[float, typer.Option(help="Busiest expert rank over the mean, from 1.")] = 1.0,
+    json: JsonOption = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The tables as Markdown.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write there instead of to stdout.")] = None,
+) -> int:
+    """Show which way of bringing tokens to their experts is quickest, by the size of the expert group, and why."""
+    from autodeploy.cli.dispatch import run_dispatch
+    from autodeploy.cli.validate import form_of
+
+    form = form_of(json=json, markdown=markdown)
+    return run_dispatch(model, cluster or [], tokens, imbalance, form, out)
+
+
+@app.command()
+@guarded
 def models(
     name: Annotated[str | None, typer.Argument(help="A model of the catalog, a model file, or a config.json.")] = None,
     config: Annotated[str | None, typer.Option("--import", help="The same as the argument.")] = None,

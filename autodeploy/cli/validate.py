@@ -45,7 +45,7 @@ def run_validate(files: Sequence[Path], form: str, out: Path | None) -> int:
     if form == "text" and out is None:
         console().print(accuracy_report(found))
     else:
-        _deliver(_as_text(found, form), out)
+        deliver(_as_text(found, form), out)
     unread = len(found.unread)
     say(f"{len(found.predictions)} rows read, {unread} not" + (" (reasons in the answer)" if unread else ""))
     return DONE
@@ -100,7 +100,8 @@ def _as_text(found: Validation, form: str) -> str:
     return accuracy_page(found)
 
 
-def _deliver(text: str, out: Path | None) -> None:
+def deliver(text: str, out: Path | None) -> None:
+    """Write an answer to a file, or to stdout."""
     if out is None:
         print(text, end="")
     else:

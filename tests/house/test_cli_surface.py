@@ -25,6 +25,8 @@ SURFACE = {
     "schedules": {"--pp", "--microbatches", "--forward", "--backward", "--vpp", "--send", "--merged", "--json"},
     "sweep": {"SWEEP", "--out", "--workers"},
     "gate": {"RESULTS", "--baseline", "--max-regress", "--sweep"},
+    "claims": {"--json", "--markdown", "--out"},
+    "dispatch": {"--model", "--cluster", "--tokens", "--imbalance", "--json", "--markdown", "--out"},
     "validate": {"[RUNS.csv]", "--json", "--html", "--markdown", "--out"},
     "models": {"[NAME]", "--import", "--expect-params", "--json"},
     "clusters": {"[NAME]", "--json"},

@@ -16,6 +16,12 @@ SUFFIXES = ("_bytes", "_bytes_per_s", "_flop", "_flop_per_s", "_s", "_s_per_sqrt
 ALLOWED = {
     "Job.expert_imbalance": "a ratio of one and more, named in docs/nomenclature.md; not a share, so not _frac",
     "Level.oversubscription": "a ratio of one and more, as networks are specified",
+    "Claim.published": "in the unit that its field `unit` names",
+    "Outcome.over_published": "a ratio: both are in the name",
+    "Range.low": "in the unit of its claim",
+    "Range.nominal": "as low",
+    "Range.high": "as low",
+    "Open.imbalance": "as Job.expert_imbalance",
     "PlanResult.tokens_per_s_per_device": "tokens, seconds and devices are all in the name",
     "PlanResult.time_terms": "term -> seconds; the terms' names are those of cost/terms.py, the key that of the JSON",
     "PlanResult.time_split": "as time_terms",
