@@ -67,7 +67,7 @@ def sparse_layers(sheet: Sheet, layers: int) -> tuple[bool, ...]:
         value = sheet.level.data[key]
         try:
             flags = [flag and rule(value, layer) for layer, flag in enumerate(flags)]
-        except (TypeError, ValueError, KeyError, IndexError, ZeroDivisionError, AttributeError):
+        except (TypeError, ValueError, KeyError, IndexError, ArithmeticError, AttributeError):
             sheet.fault(key, f"not {shown(value)}", allowed)
     return tuple(flags)
 

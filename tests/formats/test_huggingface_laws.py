@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from autodeploy.errors import SpecError
@@ -117,6 +117,7 @@ TOUCHED = st.sampled_from(sorted({*OWNER, *PATTERNS, *NESTS, "layer_types", "wid
 
 @settings(max_examples=120, deadline=None)
 @given(st.sampled_from(FLAT), st.dictionaries(TOUCHED, JSON, min_size=1, max_size=3))
+@example(FLAT[0], {"moe_layer_freq": float("inf")})
 def test_nonsense_is_a_spec_error_or_a_model(name: str, nonsense: dict[str, Any]) -> None:
     found = outcome(fixture(name) | nonsense)
     assert isinstance(found, Imported) or all(fault.path or fault.problem for fault in found)
