@@ -33,7 +33,8 @@ format: $(VENV)/.ready-dev
 bench: $(VENV)/.ready-dev  ## speed, as ratios in one run
 	for bench in benchmarks/bench_*.py; do $(BIN)/python $$bench; done
 
-fidelity: $(VENV)/.ready  ## predict the published runs, write docs/accuracy.md
+fidelity: $(VENV)/.ready  ## fit the catalog's factors on published runs, predict all of them, write docs/accuracy.md
+	$(BIN)/autodeploy calibrate --catalog
 	$(BIN)/autodeploy validate --markdown --out docs/accuracy.md
 
 claims: $(VENV)/.ready  ## published claims and ways of dispatch, write docs/claims.md and docs/dispatch.md

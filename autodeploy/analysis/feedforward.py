@@ -113,6 +113,10 @@ def _routed(model: Model, moe: MoE, t: Tokens, profile: Profile) -> list[Op]:
         rows=(permuted,),
         kernels=PERMUTE_KERNELS,
     )
+    unpermute = vector(
+        "unpermute", moved, moved, module=Module.MOE, kernels=UNPERMUTE_KERNELS,
+        transfers=_all_to_all(h, t, BF16, profile.dispatch_bytes),
+    )  # fmt: skip
     grouped = partial(
         _grouped, experts=local, transfers=(_expert_tp(h, received),), apart="grouped" not in profile.fused
     )
@@ -121,10 +125,7 @@ def _routed(model: Model, moe: MoE, t: Tokens, profile: Profile) -> list[Op]:
         grouped("expert fc1", (received, up, h), (fc1,)),
         activation("expert activation", model, profile, received, width, Module.MOE_ACT, (act,)),
         grouped("expert fc2", (received, h, width), (combined,) if profile.combine_saved else ()),
-        vector(
-            "unpermute", moved, moved, module=Module.MOE, kernels=UNPERMUTE_KERNELS,
-            transfers=_all_to_all(h, t, BF16, profile.dispatch_bytes),
-        ),
+        unpermute,
     ]  # fmt: skip
 
 

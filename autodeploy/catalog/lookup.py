@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from autodeploy.catalog.calibration import calibrated_cluster, calibrated_target
 from autodeploy.errors import Fault, SpecError, spec_error
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.files import parse, read_mapping
@@ -36,7 +37,15 @@ def load(cls: type[T], name: str) -> T:
     path = ROOT / FOLDERS[cls] / f"{name}.toml"
     if not path.is_file():
         raise unknown(cls, name)
-    return parse(cls, read_mapping(path), source=str(path))
+    return CALIBRATED.get(cls, _as_it_is)(parse(cls, read_mapping(path), source=str(path)))
+
+
+def _as_it_is(entry: Any) -> Any:
+    return entry
+
+
+CALIBRATED: dict[type, Callable[[Any], Any]] = {Cluster: calibrated_cluster, Target: calibrated_target}
+"""What is fitted on published runs joins an entry of the catalog; a file of the user's is taken as it is."""
 
 
 def unknown(cls: type, name: str) -> SpecError:

@@ -226,6 +226,33 @@ def validate(
 
 @app.command()
 @guarded
+def calibrate(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUNS.csv]", help="Tables of your runs (docs/validate.md).")
+    ] = None,
+    cluster: Annotated[str, typer.Option(help="Cluster of the catalog or TOML file to start from.")] = "",
+    out: Annotated[Path | None, typer.Option(help="Cluster file to write.")] = None,
+    target: Annotated[str | None, typer.Option(help="Target of the runs; without, what their rows name.")] = None,
+    pace: Annotated[bool, typer.Option("--pace", help="One factor on everything: what one run may set.")] = False,
+    collective_log: Annotated[list[Path] | None, typer.Option(help="Log of nccl-tests or HCCL test.")] = None,
+    matmul_log: Annotated[Path | None, typer.Option(help="CSV with m, n, k and time_us or tflops.")] = None,
+    collective: Annotated[str, typer.Option(help="Collective of the logs, where they do not say.")] = "",
+    ranks: Annotated[int, typer.Option(help="Ranks of the logs, where they do not say.")] = 0,
+    hosts: Annotated[int, typer.Option(help="Hosts of the logs, where they do not say.")] = 0,
+    catalog: Annotated[bool, typer.Option("--catalog", help="Fit the catalog's factors on published runs.")] = False,
+) -> int:
+    """Fit a cluster file on your own runs and logs, with every residual and what the runs cannot tell."""
+    from autodeploy.cli.calibrate import Asked, run_calibrate, run_recalibrate
+
+    asked = Asked(
+        runs=runs or (), collectives=collective_log or (), products=matmul_log, target=target, pace=pace,
+        collective=collective, ranks=ranks, hosts=hosts,
+    )  # fmt: skip
+    return run_recalibrate() if catalog else run_calibrate(cluster, asked, out)
+
+
+@app.command()
+@guarded
 def claims(
     json: JsonOption = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table as Markdown.")] = False,

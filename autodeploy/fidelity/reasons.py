@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from autodeploy.fidelity.own import own_table
 from autodeploy.fidelity.predict import Prediction
+from autodeploy.fidelity.runs import Run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,6 +16,8 @@ class Reason:
 
     match: str
     text: str
+    aside: bool = False
+    """It is something that is not modelled: no constant is fitted to these rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,11 +38,22 @@ def memory_reason(run_id: str) -> str:
     return next((each.text for each in known if re.fullmatch(each.match, run_id)), "")
 
 
+def _reason_of(run: Run) -> Reason | None:
+    row = run.row
+    text = "; ".join((row.id, row.source, row.model, run.space.cluster.name, row.flags, row.notes))
+    return next((reason for reason in reasons() if re.search(reason.match, text, re.IGNORECASE)), None)
+
+
+def set_aside(run: Run) -> bool:
+    """Whether no constant is fitted to a run: something stands out in it that is not modelled."""
+    reason = _reason_of(run)
+    return reason is not None and reason.aside
+
+
 def suspected(each: Prediction) -> str:
     """The suspected reason of a run's error."""
-    row = each.run.row
-    text = "; ".join((row.id, row.source, row.model, each.run.space.cluster.name, row.flags, row.notes))
-    known = next((reason.text for reason in reasons() if re.search(reason.match, text, re.IGNORECASE)), "")
+    reason = _reason_of(each.run)
+    known = reason.text if reason else ""
     if known or each.result is None:
         return known
     terms = each.result.time_terms

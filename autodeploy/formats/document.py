@@ -16,6 +16,7 @@ from autodeploy.errors import spec_error
 from autodeploy.formats.short import short_form, varying_fields
 from autodeploy.search.enumerate import field_values
 from autodeploy.search.result import PlanResult, StageResult
+from autodeploy.search.surety import Surety, surety
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.files import parse, read_mapping
 from autodeploy.spec.model import Model
@@ -111,12 +112,21 @@ def plan_document(space: Space, rank: int, result: PlanResult) -> dict[str, Any]
         "alternating_by": result.alternating_by,
         "exchange_hidden_frac": result.exchange_hidden_frac,
         "time_split": dict(result.time_split),
-        "interval": None,
-        "extrapolated": True,
+        **surety_document(surety(space, result)),
         "bubble_frac": result.bubble_frac,
         "busiest_stage": result.busiest_stage,
         "stages": [_stage_document(stage) for stage in result.stages],
         "time_terms": dict(result.time_terms),
+    }
+
+
+def surety_document(sure: Surety) -> dict[str, Any]:
+    """How sure a rate is: an interval, or what lies beyond the data; and the nearest measured run."""
+    return {
+        "interval": asdict(sure.interval) if sure.interval else None,
+        "extrapolated": sure.interval is None,
+        "beyond": list(sure.beyond),
+        "nearest_measurement": sure.nearest,
     }
 
 

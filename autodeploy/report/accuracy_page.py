@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from statistics import median
 from typing import Any
 
+from autodeploy.catalog.calibration import factors
+from autodeploy.fidelity.aims import AIMS, reached, within_interval
 from autodeploy.fidelity.document import Validation, is_ascend, summary
 from autodeploy.fidelity.history import readings
 from autodeploy.fidelity.predict import Prediction
 from autodeploy.fidelity.reasons import suspected
 from autodeploy.fidelity.residuals import Residual, residuals
-from autodeploy.fidelity.score import groups_of
+from autodeploy.fidelity.score import errors_by, groups_of
 from autodeploy.fidelity.stacks import stacks
 from autodeploy.report.accuracy import ERROR_COLUMNS, error_cells, facts, group_cells
 from autodeploy.report.accuracy_memory import memory_parts
 from autodeploy.report.markdown import table
 
 WORST = 20
+MOST_SOURCES = 5
 NAMES = {"calibrate": "calibrate", "validate": "validate (never fitted)", "none": "without a mark"}
 
 
@@ -26,11 +31,14 @@ def accuracy_page(found: Validation) -> str:
     figures = summary(found)
     parts = [
         "# Accuracy",
-        "Written by `make fidelity` from the published runs in `benchmarks/fidelity`. But for the memory that the "
-        "allocator loses on an A100 80GB ([memory.md](memory.md)) nothing is fitted to them: every "
-        "constant is a data sheet's or a published microbenchmark's, or is marked `assumed` (`autodeploy clusters "
-        "NAME`). Errors are of the step time, predicted over measured less one: above 0 we are too slow.",
+        "Written by `make fidelity` from the published runs in `benchmarks/fidelity`. Constants of a chip generation "
+        "and one factor a software family are fitted to the rows marked `calibrate` (below; `autodeploy clusters NAME` "
+        "says which); rows marked `validate` were never fitted. Errors are of the step time, predicted over measured "
+        "less one: above 0 we are too slow.",
         *(f"- {line}" for line in facts(figures)),
+        *_aims(found),
+        "## What was fitted",
+        _factors(),
         "## By class",
         _errors(figures["classes"]),
         "## What the sources state",
@@ -83,6 +91,56 @@ def _stated(figures: Mapping[str, Any]) -> dict[str, Any]:
     rows = {"whole configuration stated": figures["complete_rows"], "something left out": figures["partial_rows"]}
     rows |= {NAMES.get(use, use): errors for use, errors in figures["use"].items()}
     return {name: errors for name, errors in rows.items() if errors}
+
+
+def _aims(found: Validation) -> list[str]:
+    """The table of aims, rows that are not read, how often intervals hold, and which sources keep a line from its aim;
+    nothing without rows that are kept for that."""
+    known = [each for each in found.known if each.run.row.use == "validate"]
+    if not known:
+        return []
+    rows = ((each.name, each.aim, each.reached, "yes" if each.met else "no") for each in reached(found.predictions))
+    names = ("rows", "aim", "reached", "met")
+    return ["## Aims and what is reached, on `validate` rows", table(names, rows), *_limits(found, known)]
+
+
+def _limits(found: Validation, known: Sequence[Prediction]) -> list[str]:
+    unread = [line for line in found.unread if line.use == "validate"]
+    errors = [abs(each.error_frac or 0.0) for each in known] + [1.0] * len(unread)
+    inside = [hit for each in known if (hit := within_interval(each)) is not None]
+    lines = [
+        f"- {len(unread)} of {len(known) + len(unread)} validate rows cannot be read; counted as an error of 100 % the "
+        f"pooled median is {median(errors):.1%}."
+    ]
+    if inside:
+        share = sum(inside) / len(inside)
+        lines.append(
+            f"- {len(inside)} validate rows have an interval that four of five should lie in: {share:.0%} do; the "
+            f"other {len(known) - len(inside)} are extrapolated."
+        )
+    return [*lines, "Sources of these lines with the largest errors, of three rows and more:", _sources_of(known)]
+
+
+def _sources_of(known: Sequence[Prediction]) -> str:
+    """The five worst sources of every aim."""
+    rows = []
+    for aim in AIMS:
+        errors = errors_by([each for each in known if aim.mine(each)], lambda p: p.run.row.source)
+        listed = sorted((each for each in errors.items() if each[1].runs >= 3), key=lambda e: -e[1].median_abs_frac)
+        rows += [(aim.name, name, *error_cells(asdict(some))) for name, some in listed[:MOST_SOURCES]]
+    return table(("rows", "source", *ERROR_COLUMNS), rows)
+
+
+def _factors() -> str:
+    names = ("owner", "number", "factor", "rows", "models", "median error")
+    rows = (
+        (each.owner, each.name, f"{each.factor:.3f}", str(each.rows), str(each.models), f"{each.error_frac:.1%}")
+        for each in factors()
+    )
+    return (
+        "Factors on what the cluster files state; `pace` is of time. Rows and models are those that see it.\n\n"
+        + table(names, rows)
+    )
 
 
 def _history() -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 from autodeploy.cost.terms import MEMORY, TIME, Term
 from autodeploy.formats.document import plan_fields, plan_short
 from autodeploy.search.result import PlanResult, StageResult
-from autodeploy.spec.provenance import Evidence, weakest
+from autodeploy.spec.provenance import Evidence, fit_text, weakest
 from autodeploy.spec.space import Space
 from autodeploy.units import TERA, format_bytes, format_seconds, gib
 
@@ -27,8 +27,9 @@ def evidence_text(space: Space, term: Term) -> str:
     """How well the inputs of a term are known: the worst of them by name."""
     if not term.inputs:
         return "counted"
-    kind, key = weakest(sources_of(space), term.inputs)
-    return f"{kind.name.lower()}: {key}"
+    sources = sources_of(space)
+    kind, key = weakest(sources, term.inputs)
+    return f"{fit_text(sources.get(key, '')) or kind.name.lower()}: {key}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

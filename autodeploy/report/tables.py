@@ -18,10 +18,13 @@ from autodeploy.search.engine import Answer
 from autodeploy.search.enumerate import describe
 from autodeploy.search.exact import Progress
 from autodeploy.search.result import PlanResult
+from autodeploy.search.surety import Surety, even_with_first, surety
 from autodeploy.spec.plan import LAYOUT_RULES
 from autodeploy.spec.space import Space
 from autodeploy.units import TERA, format_seconds, gib
 
+EVEN = "~"
+"""Before the rank of a plan that the data cannot tell from the first."""
 WIDE = 220
 """Columns where the output is no terminal."""
 NARROW = 130
@@ -56,7 +59,8 @@ def ranked_table(
         f"{space.job.seq_len} tokens a step"
     )
     table = Table(title=title, title_justify="left")
-    rows = [(str(rank), result) for rank, result in enumerate(results, 1)]
+    even = even_with_first(space, results)
+    rows = [(f"{EVEN if even[rank - 1] else ''}{rank}", result) for rank, result in enumerate(results, 1)]
     rows += [("yours", baseline)] if baseline is not None else []
     wide = width >= NARROW
     table.add_column("#", justify="right", no_wrap=True)
@@ -66,8 +70,8 @@ def ranked_table(
     for name in REMARKS if wide else ():
         table.add_column(name)
     for rank, result in rows:
-        cells = (*_figures(result), *(_remarks(result) if wide else ()))
-        table.add_row(rank, plan_short(space, result.plan), *cells, end_section=rank == str(len(results)))
+        cells = (*_figures(space, result), *(_remarks(result) if wide else ()))
+        table.add_row(rank, plan_short(space, result.plan), *cells, end_section=bool(results) and result is results[-1])
     return table
 
 
@@ -77,17 +81,40 @@ REMARKS = ("exposed comm", "layout", "recompute", "limited by")
 def _figure_names(space: Space) -> tuple[str, ...]:
     peak_tf = space.cluster.device.peak_flop_per_s / TERA
     usable = gib(space.cluster.device.usable_bytes)
-    return ("tok/s/dev", "step", f"MFU, {peak_tf:g} TF", f"GiB of {usable:.1f}", "bubble")
+    return ("tok/s/dev", "4 of 5 within", "step", f"MFU, {peak_tf:g} TF", f"GiB of {usable:.1f}", "bubble")
 
 
-def _figures(result: PlanResult) -> tuple[str, ...]:
+def _figures(space: Space, result: PlanResult) -> tuple[str, ...]:
     return (
         f"{result.tokens_per_s_per_device:.1f}",
+        interval_text(surety(space, result)),
         format_seconds(result.step_time_s),
         f"{result.mfu_frac:.1%}",
         f"{gib(result.needed_memory_bytes):.1f}",
         f"{result.bubble_frac:.1%}",
     )
+
+
+def interval_text(sure: Surety) -> str:
+    """Between which rates four of five measurements should lie, in tokens a second and device."""
+    if sure.interval is None:
+        return "extrapolated"
+    return f"{sure.interval.low_tokens_per_s_per_device:.0f}-{sure.interval.high_tokens_per_s_per_device:.0f}"
+
+
+def surety_lines(space: Space, results: Sequence[PlanResult]) -> list[str]:
+    """What the intervals of some plans rest on, or what is missing for one, and which plans are even."""
+    if not results:
+        return []
+    sure = surety(space, results[0])
+    if sure.interval:
+        group = f"{sure.interval.group} ({sure.interval.rows} runs, {sure.interval.models} models)"
+        lines = [f"Four of five runs of {group} were measured within that range of what is predicted without them."]
+    else:
+        lines = [f"Extrapolated, no interval: {'; '.join(sure.beyond)}."]
+    lines += [f"Nearest measurement: {sure.nearest}."] if sure.nearest else []
+    even = sum(even_with_first(space, results))
+    return lines + ([f"{EVEN} {even} plans that the data cannot tell from #1."] if even else [])
 
 
 def _remarks(result: PlanResult) -> tuple[str, ...]:
@@ -157,7 +184,7 @@ def _notes(answer: Answer) -> list[str]:
     if answer.results and answer.space.model.moe:
         notes.append(f"Experts: busiest rank at {answer.space.job.expert_imbalance:g} x the mean load (stated input).")
     notes += _elsewhere(answer)
-    return [*notes, "Nothing is calibrated on measured runs yet: trust the order more than the figures."]
+    return [*notes, *surety_lines(answer.space, answer.results)]
 
 
 def _elsewhere(answer: Answer) -> list[str]:

@@ -77,7 +77,7 @@ def common_of(space: Space, pp: int, plan: PlanLike, costs: Mapping[Kind, LayerC
         ladder=ladder,
         microbatches=microbatches,
         distinct=_distinct(microbatches),
-        send_s=stage_send_s(space.cluster, space.model, space.job, plan),
+        send_s=stage_send_s(space.machine.cluster, space.model, space.job, plan),
         limits=budget(space.machine, space.model, space.job, plan, boundary_buffers(pp, boundary), costs),
         dp=dp,
         sharding=shard_traffic(space.machine, space.job, plan, dp, costs),

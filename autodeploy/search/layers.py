@@ -42,7 +42,7 @@ def layer_table(space: Space, plans: PlanTable) -> LayerTable:
     counts = kind_counts(space.model, space.job.mtp)
     ladders = {
         (policy, overlap): ladder(
-            lean, counts, policy, overlap, space.target.profile, space.cluster.device.host_bytes_per_s
+            lean, counts, policy, overlap, space.target.profile, space.machine.cluster.device.host_bytes_per_s
         )
         for policy in plans.words["recompute"]
         for overlap in Overlap

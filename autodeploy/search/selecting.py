@@ -112,7 +112,7 @@ def prices_of(common: Common, case: Case) -> Mapping[Kind, Prices]:
     modules = known_modules(common.costs, case.overlap, profile)
     share = swap_share(case.policy) if is_solved(case.policy) else 0.0
     swappable = WORTH_SWAPPING if share else ()
-    link = share * space.cluster.device.host_bytes_per_s
+    link = share * space.machine.cluster.device.host_bytes_per_s
     buffers = 2.0 if case.overlap == Overlap.PAIR else 0.0
     return {
         kind: price_layer(folded(cost, modules), modules, buffers, swappable, link)
@@ -130,7 +130,7 @@ def _need(common: Common, case: Case, role: Role, like: StageCost, prices: Mappi
 
 def _copy_s(common: Common) -> float:
     """Seconds that a swapped byte takes of the memory's rate."""
-    return float(hbm_s(common.space.cluster.device, COPIES))
+    return float(hbm_s(common.space.machine.cluster.device, COPIES))
 
 
 def _stage(

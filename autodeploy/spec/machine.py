@@ -3,11 +3,44 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 from autodeploy.spec.checks import Count
-from autodeploy.spec.cluster import Cluster
+from autodeploy.spec.cluster import Cluster, Level
 from autodeploy.spec.target import Profile
+
+RATES = (
+    "matmul_max_frac", "attention_forward_frac", "attention_backward_frac", "hbm_max_frac", "host_bytes_per_s",
+)  # fmt: skip
+TIMES = ("tile_overhead_s", "kernel_gap_s", "issue_s", "stall_s", "pinned_issue_s", "pinned_stall_s")
+LEVELS = ("node", "fabric", "supernode")
+LEVEL_TIMES = ("latency_s", "ramp_s_per_sqrt_byte")
+
+
+@lru_cache(maxsize=256)
+def paced(cluster: Cluster, pace: float) -> Cluster:
+    """A cluster on which everything takes `pace` times as long: every rate divided by it, every time multiplied."""
+    if pace == 1.0:
+        return cluster
+    device = cluster.device
+    changed: dict[str, Any] = {name: getattr(device, name) / pace for name in RATES}
+    changed |= {name: getattr(device, name) * pace for name in TIMES}
+    for name in ("fp8", "nvfp4"):
+        rate = getattr(device, name)
+        changed[name] = replace(rate, max_frac=rate.max_frac / pace) if rate else None
+    levels: dict[str, Any] = {
+        name: _paced_level(getattr(cluster, name), pace) for name in ("node", "fabric", "supernode")
+    }
+    return replace(cluster, device=replace(device, **changed), **levels)
+
+
+def _paced_level(level: Level | None, pace: float) -> Level | None:
+    if level is None:
+        return None
+    times = {name: getattr(level, name) * pace for name in LEVEL_TIMES}
+    return replace(level, link_max_frac=level.link_max_frac / pace, **times)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

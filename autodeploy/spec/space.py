@@ -8,7 +8,7 @@ from typing import Any, Literal
 from autodeploy.spec.checks import Count
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.job import Job
-from autodeploy.spec.machine import Machine
+from autodeploy.spec.machine import Machine, paced
 from autodeploy.spec.model import Model
 from autodeploy.spec.target import Target
 
@@ -77,8 +77,9 @@ class Space:
 
     @property
     def machine(self) -> Machine:
-        """Cluster, profile and how many devices work in step."""
-        return Machine(cluster=self.cluster, profile=self.target.profile, devices=self.devices)
+        """Cluster at the pace of the stack, profile and how many devices work in step."""
+        profile = self.target.profile
+        return Machine(cluster=paced(self.cluster, profile.pace), profile=profile, devices=self.devices)
 
 
 def with_values(space: Space, **values: Any) -> Space:

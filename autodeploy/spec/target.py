@@ -126,6 +126,8 @@ class Profile:
     stand_in_bytes: NotNegative = 0.0
     """Per element of a linear layer's weight: what stands in for its gradient where products add that up themselves;
     one for all weights of a shape, kept from the first backward pass on."""
+    pace: Positive = 1.0
+    """Time of a step over what its terms say: one factor of the whole stack, calibrated; 1: no more is known."""
     modules: tuple[str, ...] = ALL_MODULES
     """What it can rebuild in the backward pass."""
     pair_modules: tuple[str, ...] = ALL_MODULES

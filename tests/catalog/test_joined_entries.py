@@ -19,6 +19,7 @@ from autodeploy.units import GIB, GIGA, TERA
 CLUSTERS = ("atlas-900-a3", "cloudmatrix384", "h800", "b200", "gb200-nvl72", "gb300")
 TARGETS = ("megatron-core", "mindspeed-llm", "mindformers-1.5", "mindformers-2026")
 FIRST_WORDS = ("measured", "published", "assumed")
+FITTED = re.compile(r"calibrated \(\d+ rows, \d+ models, median error [\d.]+%\)(, x[\d.]+; before: (not stated)?)?")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,8 @@ def test_a_supernode_holds_whole_nodes_and_is_no_faster(name: str) -> None:
 @pytest.mark.parametrize("name", CLUSTERS + TARGETS)
 def test_a_source_begins_with_how_well_a_number_is_known(name: str) -> None:
     entry: Any = load(Cluster, name) if name in CLUSTERS else load(Target, name)
-    assert {text.split(":")[0] for text in entry.sources.values()} <= set(FIRST_WORDS)
+    stated = [FITTED.sub("", text) for text in entry.sources.values()]
+    assert {text.split(":")[0] for text in stated if text} <= set(FIRST_WORDS)
     assert all("assumed: " not in text or len(text) > len("assumed: as") for text in entry.sources.values())
 
 
@@ -107,7 +109,7 @@ def test_a_target_names_its_version_and_known_rules(name: str) -> None:
     assert re.search(r"\b([0-9a-f]{8}|r\d+\.\d+\.\d+)\b", target.title)
     assert set(target.rules) <= set(RULES)
     profile = tomllib.loads((ROOT / "targets" / f"{name}.toml").read_text())["profile"]
-    assert {f"profile.{key}" for key in profile} == set(target.sources)
+    assert {f"profile.{key}" for key in profile} == set(target.sources) - {"profile.pace"}
 
 
 @pytest.mark.parametrize("name", TARGETS)

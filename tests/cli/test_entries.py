@@ -58,7 +58,7 @@ def test_a_cluster_shows_the_source_beside_every_number(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "folder_name", "name"), [("models", "models", "mixtral-8x7b"), ("clusters", "clusters", "h100-80g")]
+    ("command", "folder_name", "name"), [("models", "models", "mixtral-8x7b"), ("clusters", "clusters", "atlas-900-a3")]
 )
 def test_a_file_is_shown_like_an_entry(folder: Path, command: str, folder_name: str, name: str) -> None:
     copy = folder / "copy.toml"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from autodeploy.analysis.ops import REBUILDABLE, Engine, Module
 from autodeploy.analysis.readings import PLAIN
+from autodeploy.catalog.calibration import stated_cluster
 from autodeploy.cost.compute import op_s, product_s
 from autodeploy.cost.layers import PASS_TERMS, LayerCost
 from autodeploy.cost.pairing import paired_s
@@ -131,7 +132,7 @@ def test_no_op_beats_the_peak_or_the_memory(name: str, cluster: str) -> None:
 # efficiency of square-tile products K / (K + 440) on 24 cube cores of an Ascend 910B2C (mamf-finder, NPU fork)
 @pytest.mark.parametrize(("k", "share"), [(256, 0.37), (2048, 0.82), (8192, 0.949)])
 def test_short_inner_sizes_lose_what_was_measured(k: int, share: float) -> None:
-    base = cluster_of("atlas-800t-a2-910b2").device
+    base = stated_cluster(cluster_of("atlas-800t-a2-910b2")).device
     device = replace(base, matmul_cores=24, peak_flop_per_s=376e12, kernel_gap_s=1e-12)
     m, n = 128 * 24 * 4, 256 * 10
     seconds = product_s(device, m, n, k, 1.0, 0.0)

@@ -25,6 +25,10 @@ SURFACE = {
     "schedules": {"--pp", "--microbatches", "--forward", "--backward", "--vpp", "--send", "--merged", "--json"},
     "sweep": {"SWEEP", "--out", "--workers"},
     "gate": {"RESULTS", "--baseline", "--max-regress", "--sweep"},
+    "calibrate": {
+        "[RUNS.csv]", "--cluster", "--out", "--target", "--pace", "--collective-log", "--matmul-log", "--collective",
+        "--ranks", "--hosts", "--catalog",
+    },
     "claims": {"--json", "--markdown", "--out"},
     "dispatch": {"--model", "--cluster", "--tokens", "--imbalance", "--json", "--markdown", "--out"},
     "validate": {"[RUNS.csv]", "--json", "--html", "--markdown", "--out"},

@@ -12,7 +12,7 @@ import pytest
 
 from tests.house.source import sources
 
-SUFFIXES = ("_bytes", "_bytes_per_s", "_flop", "_flop_per_s", "_s", "_s_per_sqrt_byte", "_tokens", "_frac")
+SUFFIXES = ("_log", "_bytes", "_bytes_per_s", "_flop", "_flop_per_s", "_s", "_s_per_sqrt_byte", "_tokens", "_frac")
 ALLOWED = {
     "Job.expert_imbalance": "a ratio of one and more, named in docs/nomenclature.md; not a share, so not _frac",
     "Level.oversubscription": "a ratio of one and more, as networks are specified",
@@ -38,6 +38,13 @@ ALLOWED = {
     "Machine.slowest_over_typical": "a ratio of one and more: both are in the name",
     "Stack.expert_imbalance": "as Job.expert_imbalance",
     "Comparison.live_stages": "a count, in activations of a whole stage; chunks make it a fraction",
+    "FittedFactor.factor": "a ratio, on what a file states",
+    "Parameter.factor": "as FittedFactor.factor",
+    "Profile.pace": "a ratio: time over what its terms say",
+    "CollectiveLog.points": "bytes and seconds of each, as its docstring says",
+    "Sensitivity.slope": "a ratio of relative changes",
+    "Interval.low_tokens_per_s_per_device": "as PlanResult.tokens_per_s_per_device",
+    "Interval.high_tokens_per_s_per_device": "as PlanResult.tokens_per_s_per_device",
     "Row.value": "its unit is in the column `metric` (docs/validate.md)",
     "Row.params_b": "a column of tables of runs: parameters in 10^9",
     "Group.kendall_tau": "a correlation, from -1 to 1",

@@ -10,6 +10,7 @@ from functools import cache
 
 import pytest
 
+from autodeploy.catalog.calibration import stated_cluster
 from autodeploy.catalog.lookup import load, names
 from autodeploy.search.crossover import Crossing, crossings
 from autodeploy.search.evaluate import evaluate
@@ -89,8 +90,11 @@ def test_hierarchy_wins_over_flat_below_as_many_nodes_as_choices() -> None:
     (64, "flat", 9164), (64, "fused", 4626), (16, "flat", 5774), (16, "fused", 1485),
 ])  # fmt: skip
 def test_times_on_h100_are_those_that_were_published(ep: int, way: str, microseconds: float) -> None:
-    """arXiv 2603.07685 table 7; the share of line rate comes from there, the volumes do not."""
-    assert rows("h100-80g")[ep].seconds_of(way) * 1e6 == pytest.approx(microseconds, rel=0.15)
+    """arXiv 2603.07685 table 7; the share of line rate comes from there, the volumes do not. Runs of whole jobs make
+    the fabric 6 % quicker than that (`autodeploy clusters h100-80g`)."""
+    stated = crossings(model_of("deepseek-v3"), stated_cluster(cluster_of("h100-80g")), 4096)
+    times = {each.ep: each.seconds_of(way) for each in stated}
+    assert times[ep] * 1e6 == pytest.approx(microseconds, rel=0.15)
 
 
 @pytest.mark.parametrize("cluster", names(Cluster))
