@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from autodeploy.catalog.generations import family_of, generation_of
 from autodeploy.catalog.measured import measured
+from autodeploy.fidelity.own_machine import pace_log
 from autodeploy.fidelity.predict import Prediction
 from autodeploy.fidelity.score import Errors, errors_of, groups_of, median_of_sources
 from autodeploy.search.surety import surety
 
+LEAST_OF_SOURCE = 3
 WIDE_SPREAD = 1.3
 """Groups whose slowest plan is so much slower than the fastest tell whether an order is right."""
 
@@ -117,6 +122,21 @@ def _planner(known: Sequence[Prediction]) -> list[Reached]:
             met=tau >= LEAST_TAU,
         ),
     ]
+
+
+def one_run_buys() -> tuple[float, float, int] | None:
+    """Median error of the other runs of every source of three and more, predicted without the source: as they are, and
+    with the pace that the source's first run sets; and how many runs these are. None before the first fit."""
+    sources: dict[str, list[float]] = {}
+    for row in measured():
+        sources.setdefault(row.source, []).append(-math.log(row.ratio_frac))
+    many = [off for off in sources.values() if len(off) >= LEAST_OF_SOURCE]
+    if not many:
+        return None
+    before = [value for off in many for value in off[1:]]
+    after = [value - float(pace_log(off[:1]).value[0]) for off in many for value in off[1:]]
+    errors = [float(np.median(np.abs(np.expm1(np.negative(each))))) for each in (before, after)]
+    return errors[0], errors[1], len(before)
 
 
 def within_interval(each: Prediction) -> bool | None:

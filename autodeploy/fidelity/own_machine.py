@@ -63,12 +63,12 @@ def on_machine(run: Run, cluster: Cluster, target: Target | None) -> Run:
 def fit_pace(runs: Sequence[Run], cluster: Cluster) -> OwnFit:
     """One factor on everything, shrunk towards 1: what a single run may set."""
     rows = _usable(runs)
-    problem = _pace_problem(rows)
-    found = fit(problem)
+    off = np.array([each.off_log for each in rows])
+    found = pace_log(off)
     pace = float(np.exp(found.value[0]))
-    left = problem.off - found.value[0]
+    left = off - found.value[0]
     named = (_parameter(found, "pace", rows),)
-    return _answer(rows, paced(cluster, pace), named, (), (problem.off, left), None)
+    return _answer(rows, paced(cluster, pace), named, (), (off, left), None)
 
 
 def fit_machine(runs: Sequence[Run], cluster: Cluster) -> OwnFit:
@@ -132,10 +132,15 @@ def _problem(rows: Sequence[Sensitivity], names: Sequence[str], cluster: Cluster
     )  # fmt: skip
 
 
-def _pace_problem(rows: Sequence[Sensitivity]) -> Problem:
+def pace_log(off_log: Sequence[float] | np.ndarray) -> Fitted:
+    """The pace that measured over predicted step times (logarithms) say, shrunk towards 1."""
+    return fit(_pace_problem(np.array(off_log)))
+
+
+def _pace_problem(off: np.ndarray) -> Problem:
     return Problem(
-        names=("pace",), design=np.ones((len(rows), 1)), off=np.array([each.off_log for each in rows]),
-        weight=np.ones(len(rows)), sigma=np.array([PACE_SIGMA_LOG]), low=np.array([-1.0]), high=np.array([1.0]),
+        names=("pace",), design=np.ones((len(off), 1)), off=off,
+        weight=np.ones(len(off)), sigma=np.array([PACE_SIGMA_LOG]), low=np.array([-1.0]), high=np.array([1.0]),
     )  # fmt: skip
 
 

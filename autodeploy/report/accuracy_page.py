@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from autodeploy.catalog.calibration import factors
-from autodeploy.fidelity.aims import AIMS, reached, within_interval
+from autodeploy.fidelity.aims import AIMS, one_run_buys, reached, within_interval
 from autodeploy.fidelity.document import Validation, is_ascend, summary
 from autodeploy.fidelity.history import readings
 from autodeploy.fidelity.predict import Prediction
@@ -117,6 +117,12 @@ def _limits(found: Validation, known: Sequence[Prediction]) -> list[str]:
         lines.append(
             f"- {len(inside)} validate rows have an interval that four of five should lie in: {share:.0%} do; the "
             f"other {len(known) - len(inside)} are extrapolated."
+        )
+    bought = one_run_buys()
+    if bought:
+        lines.append(
+            f"- A user's single run that sets the pace (`calibrate --pace`), tried on each source left out of the fit: "
+            f"median error of its other {bought[2]} calibrate rows {bought[0]:.1%} without, {bought[1]:.1%} with it."
         )
     return [*lines, "Sources of these lines with the largest errors, of three rows and more:", _sources_of(known)]
 
