@@ -124,12 +124,13 @@ def _planner(known: Sequence[Prediction]) -> list[Reached]:
     ]
 
 
-def one_run_buys() -> tuple[float, float, int] | None:
-    """Median error of the other runs of every source of three and more, predicted without the source: as they are, and
-    with the pace that the source's first run sets; and how many runs these are. None before the first fit."""
-    sources: dict[str, list[float]] = {}
+def one_run_buys(same: tuple[str, ...]) -> tuple[float, float, int] | None:
+    """Of runs that share some fields (`source`, `model`, ...), in groups of three and more, predicted without their
+    source: median error of all but the first as they are, and with the pace that the first sets; and how many these
+    are. None where there are none."""
+    sources: dict[tuple[str, ...], list[float]] = {}
     for row in measured():
-        sources.setdefault(row.source, []).append(-math.log(row.ratio_frac))
+        sources.setdefault(tuple(getattr(row, name) for name in same), []).append(-math.log(row.ratio_frac))
     many = [off for off in sources.values() if len(off) >= LEAST_OF_SOURCE]
     if not many:
         return None

@@ -23,6 +23,10 @@ from autodeploy.report.markdown import table
 
 WORST = 20
 MOST_SOURCES = 5
+SAME = {
+    "runs of its model, chip and source": ("source", "model", "device", "family"),
+    "all runs of its source": ("source",),
+}
 NAMES = {"calibrate": "calibrate", "validate": "validate (never fitted)", "none": "without a mark"}
 
 
@@ -118,12 +122,12 @@ def _limits(found: Validation, known: Sequence[Prediction]) -> list[str]:
             f"- {len(inside)} validate rows have an interval that four of five should lie in: {share:.0%} do; the "
             f"other {len(known) - len(inside)} are extrapolated."
         )
-    bought = one_run_buys()
-    if bought:
-        lines.append(
-            f"- A user's single run that sets the pace (`calibrate --pace`), tried on each source left out of the fit: "
-            f"median error of its other {bought[2]} calibrate rows {bought[0]:.1%} without, {bought[1]:.1%} with it."
-        )
+    for title, same in SAME.items():
+        if bought := one_run_buys(same):
+            lines.append(
+                f"- A single run that sets the pace (`calibrate --pace`) for {title}, its source left out of the fit: "
+                f"median error of {bought[2]} other calibrate rows {bought[0]:.1%} without, {bought[1]:.1%} with it."
+            )
     return [*lines, "Sources of these lines with the largest errors, of three rows and more:", _sources_of(known)]
 
 

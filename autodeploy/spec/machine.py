@@ -19,11 +19,13 @@ LEVELS = ("node", "fabric", "supernode")
 LEVEL_TIMES = ("latency_s", "ramp_s_per_sqrt_byte")
 
 
-@lru_cache(maxsize=256)
 def paced(cluster: Cluster, pace: float) -> Cluster:
     """A cluster on which everything takes `pace` times as long: every rate divided by it, every time multiplied."""
-    if pace == 1.0:
-        return cluster
+    return cluster if pace == 1.0 else _paced(cluster, pace)
+
+
+@lru_cache(maxsize=256)
+def _paced(cluster: Cluster, pace: float) -> Cluster:
     device = cluster.device
     changed: dict[str, Any] = {name: getattr(device, name) / pace for name in RATES}
     changed |= {name: getattr(device, name) * pace for name in TIMES}

@@ -93,6 +93,7 @@ def test_one_run_sets_the_pace_shrunk_towards_one() -> None:
     assert 1.1 < pace.factor < 1.2 ** (0.15**2 / (0.15**2 + 0.05**2)) + 1e-9
 
 
+@pytest.mark.slow
 def test_runs_on_the_stated_machine_change_nothing_much() -> None:
     stated = [replace(each, step_s=evaluate(each.space, each.plan).step_time_s) for each in runs()]
     assert [each.factor for each in fit_machine(stated, BASE).parameters] == pytest.approx(
