@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,15 @@ from typing import Any
 
 PATH = Path(__file__).with_suffix(".csv")
 READ: dict[str, Callable[[str], Any]] = {"int": int, "float": float}
+
+
+LEAST_ROWS, LEAST_MODELS = 10, 3
+"""Fewer runs say too little, of a factor or of a group."""
+
+
+def enough(models: Sequence[str]) -> bool:
+    """Whether runs of these models (one a run) say something."""
+    return len(models) >= LEAST_ROWS and len(set(models)) >= LEAST_MODELS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

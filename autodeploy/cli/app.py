@@ -248,7 +248,7 @@ def calibrate(
         runs=runs or (), collectives=collective_log or (), products=matmul_log, target=target, pace=pace,
         collective=collective, ranks=ranks, hosts=hosts,
     )  # fmt: skip
-    return run_recalibrate() if catalog else run_calibrate(cluster, asked, out)
+    return run_recalibrate(asked, cluster, out) if catalog else run_calibrate(cluster, asked, out)
 
 
 @app.command()

@@ -21,7 +21,7 @@ from autodeploy.fidelity.calibration import calibrate, measured_rows
 from autodeploy.fidelity.microbench import fit_level, fit_products, read_collective, read_products
 from autodeploy.fidelity.own_machine import OwnFit, fit_machine, fit_pace, on_machine
 from autodeploy.fidelity.reserve import fit_reserve
-from autodeploy.fidelity.runs import read_runs
+from autodeploy.fidelity.runs import Run, read_runs
 from autodeploy.fidelity.sensitivity import sensitivities
 from autodeploy.formats.calibration_text import calibration_text
 from autodeploy.formats.cluster_text import changed_text
@@ -58,9 +58,10 @@ def run_calibrate(cluster_name: str, asked: Asked, out: Path | None) -> int:
     cluster, sources = _from_logs(base, asked)
     fitted = None
     if asked.runs:
-        fitted = _from_runs(cluster, asked)
+        runs = _runs(cluster, asked)
+        fitted = _fitted(runs, cluster, asked)
         sources |= _sources(cluster, fitted)
-        cluster, told = _reserved(fitted.cluster, asked)
+        cluster, told = _reserved(runs, fitted.cluster)
         sources |= told
     values = changed_fields(stated_cluster(base) if cluster_name in names(Cluster) else base, cluster)
     known = dict(base.sources) | sources
@@ -95,19 +96,23 @@ def _from_logs(cluster: Cluster, asked: Asked) -> tuple[Cluster, dict[str, str]]
     return cluster, sources
 
 
-def _from_runs(cluster: Cluster, asked: Asked) -> OwnFit:
+def _runs(cluster: Cluster, asked: Asked) -> list[Run]:
+    """All runs that can be read, on the machine that is fitted."""
     read = [read_runs(path) for path in asked.runs]
     for line in (line for _, unread in read for line in unread):
         say(f"{line.id} is not read: {line.reason}")
     target = load(Target, asked.target) if asked.target else None
-    runs = [on_machine(run, cluster, target) for found, _ in read for run in found if run.step_s]
-    with Status(f"{len(runs)} runs", console=console(stderr=True)):
-        return fit_pace(runs, cluster) if asked.pace or len(runs) == 1 else fit_machine(runs, cluster)
+    return [on_machine(run, cluster, target) for found, _ in read for run in found]
 
 
-def _reserved(cluster: Cluster, asked: Asked) -> tuple[Cluster, dict[str, str]]:
+def _fitted(runs: Sequence[Run], cluster: Cluster, asked: Asked) -> OwnFit:
+    timed = [run for run in runs if run.step_s]
+    with Status(f"{len(timed)} runs", console=console(stderr=True)):
+        return fit_pace(timed, cluster) if asked.pace else fit_machine(timed, cluster)
+
+
+def _reserved(runs: Sequence[Run], cluster: Cluster) -> tuple[Cluster, dict[str, str]]:
     """The memory reserve, where the runs tell it."""
-    runs = [on_machine(run, cluster, None) for path in asked.runs for run in read_runs(path)[0]]
     share = fit_reserve(runs, cluster)
     if share is None:
         say("memory reserve kept: it takes five runs that fitted and five that ran out of memory (oom = 1)")
@@ -122,8 +127,10 @@ def _sources(before: Cluster, fitted: OwnFit) -> Mapping[str, str]:
     return dict.fromkeys(changed_fields(before, fitted.cluster), note)
 
 
-def run_recalibrate() -> int:
+def run_recalibrate(asked: Asked, cluster_name: str, out: Path | None) -> int:
     """Fit the catalog's own factors on the published runs that may be fitted, and write them into it."""
+    if asked != Asked(runs=()) or cluster_name or out is not None:
+        raise spec_error("--catalog", "stands beside other arguments", "--catalog alone: it fits the repository's runs")
     tables = sorted(OWN_RUNS.glob(f"*{RUNS}"))
     if not tables:
         raise spec_error("--catalog", "the published runs are not there", "a checkout of the repository")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from autodeploy.catalog.generations import family_of, generation_of
 from autodeploy.catalog.measured import measured
+from autodeploy.fidelity.document import is_ci
 from autodeploy.fidelity.own_machine import pace_log
 from autodeploy.fidelity.predict import Prediction
 from autodeploy.fidelity.score import Errors, errors_of, groups_of, median_of_sources
@@ -51,7 +53,7 @@ def _of(generations: Sequence[str], kind: str) -> Callable[[Prediction], bool]:
 def _ascend(kind: str) -> Callable[[Prediction], bool]:
     def mine(each: Prediction) -> bool:
         here = generation_of(each.run.space.cluster.name) == "Ascend 910B"
-        return here and each.run.kind == kind and "ci-" not in each.run.row.source
+        return here and each.run.kind == kind and not is_ci(each)
 
     return mine
 
@@ -124,6 +126,7 @@ def _planner(known: Sequence[Prediction]) -> list[Reached]:
     ]
 
 
+@cache
 def one_run_buys(same: tuple[str, ...]) -> tuple[float, float, int] | None:
     """Of runs that share some fields (`source`, `model`, ...), in groups of three and more, predicted without their
     source: median error of all but the first as they are, and with the pace that the first sets; and how many these

@@ -16,7 +16,7 @@ from autodeploy.analysis.readings import model_size
 from autodeploy.catalog.calibration import PACE, FittedFactor, stated_cluster
 from autodeploy.catalog.generations import family_of, generation_of, generations
 from autodeploy.catalog.lookup import load
-from autodeploy.catalog.measured import Measured
+from autodeploy.catalog.measured import Measured, enough
 from autodeploy.fidelity.fit import Fitted, Problem, identified, without
 from autodeploy.fidelity.reasons import set_aside
 from autodeploy.fidelity.sensitivity import Sensitivity
@@ -24,8 +24,6 @@ from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.constants import CONSTANTS, LEAST_FACTOR, MOST_FACTOR, constant_of, factor_bounds, stated
 
 PACE_SIGMA_LOG = 0.15
-LEAST_ROWS, LEAST_MODELS = 10, 3
-"""Below, a factor is inherited, not fitted."""
 SEES = 0.02
 """A row with a smaller slope says nothing of a constant."""
 CROWD = 0.25
@@ -121,7 +119,7 @@ def problem_of(rows: Sequence[Sensitivity]) -> Problem:
 
 
 def _constants(rows: Sequence[Sensitivity]) -> list[str]:
-    """Constants that enough rows and models see."""
+    """Constants that enough rows and models see; the others are inherited."""
     found: dict[str, list[str]] = {}
     for each in rows:
         owner = generation_of(each.run.space.cluster.name)
@@ -129,12 +127,7 @@ def _constants(rows: Sequence[Sensitivity]) -> list[str]:
             for constant in (name for name, slope in each.slope.items() if abs(slope) > SEES):
                 found.setdefault(f"{owner}:{constant}", []).append(each.run.space.model.name)
     named = [f"{each.name}:{constant.name}" for each in generations() for constant in CONSTANTS]
-    return [name for name in named if _enough(found.get(name, []))]
-
-
-def _enough(models: Sequence[str]) -> bool:
-    """The models of the rows that see a factor."""
-    return len(models) >= LEAST_ROWS and len(set(models)) >= LEAST_MODELS
+    return [name for name in named if enough(found.get(name, []))]
 
 
 def _paces(rows: Sequence[Sensitivity]) -> list[str]:
@@ -144,7 +137,7 @@ def _paces(rows: Sequence[Sensitivity]) -> list[str]:
         family = family_of(each.run.stack.target)
         if family and not set_aside(each.run):
             found.setdefault(family, []).append(each.run.space.model.name)
-    return [f"{PACE}:{name}" for name, models in sorted(found.items()) if _enough(models)]
+    return [f"{PACE}:{name}" for name, models in sorted(found.items()) if enough(models)]
 
 
 def _sigma(name: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 
@@ -28,7 +29,7 @@ def changed_text(text: str, values: Mapping[str, float], sources: Mapping[str, s
             next(iter(left)), "is not a number of this file, so it cannot be changed", "a TOML cluster file"
         )
     place = next((n for n, line in enumerate(out) if line.startswith("name =")), None)
-    named = [f'name = "{name}"' if n == place else line for n, line in enumerate(out)]
+    named = [f"name = {_quoted(name)}" if n == place else line for n, line in enumerate(out)]
     return "\n".join(_with_sources(named, sources)) + "\n"
 
 
@@ -50,13 +51,18 @@ def _si(key: str) -> tuple[str, float]:
     return key, 1.0
 
 
+def _quoted(text: str) -> str:
+    """A TOML basic string: the same escapes as JSON's."""
+    return json.dumps(text, ensure_ascii=False)
+
+
 def _with_sources(lines: list[str], sources: Mapping[str, str]) -> list[str]:
     """Source lines of changed fields replaced, or added at the end of their section."""
     left, out = dict(sources), []
     for line in lines:
         key = re.match(r'\s*"([^"]+)"\s*=', line)
         field = _si(key[1])[0] if key else ""
-        out.append(f'"{key[1]}" = "{left.pop(field)}"' if key and field in left else line)
+        out.append(f'"{key[1]}" = {_quoted(left.pop(field))}' if key and field in left else line)
     if not any(line.strip() == "[sources]" for line in out) and left:
         out += ["", "[sources]"]
-    return out + [f'"{field}" = "{source}"' for field, source in left.items()]
+    return out + [f'"{field}" = {_quoted(source)}' for field, source in left.items()]

@@ -16,15 +16,13 @@ import numpy as np
 
 from autodeploy.analysis.readings import model_size
 from autodeploy.catalog.generations import family_of
-from autodeploy.catalog.measured import Measured, measured
+from autodeploy.catalog.measured import Measured, enough, measured
 from autodeploy.search.result import PlanResult
 from autodeploy.spec.space import Space
 from autodeploy.units import GIGA
 
 LEVEL_FRAC = 0.8
 """Share of the group's runs inside an interval."""
-LEAST_ROWS, LEAST_MODELS = 10, 3
-"""A smaller group says too little."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +101,7 @@ def _group(device: str, kind: str, family: str) -> Group | None:
         row for row in measured()
         if generation and row.generation == generation and row.kind == kind and family in ("", row.family)
     )  # fmt: skip
-    if len(rows) < LEAST_ROWS or len({row.model for row in rows}) < LEAST_MODELS:
+    if not enough([row.model for row in rows]):
         return None
     ratios = [row.ratio_frac for row in rows]
     edge = 50.0 * (1.0 - LEVEL_FRAC)

@@ -32,9 +32,7 @@ def _paced(cluster: Cluster, pace: float) -> Cluster:
     for name in ("fp8", "nvfp4"):
         rate = getattr(device, name)
         changed[name] = replace(rate, max_frac=rate.max_frac / pace) if rate else None
-    levels: dict[str, Any] = {
-        name: _paced_level(getattr(cluster, name), pace) for name in ("node", "fabric", "supernode")
-    }
+    levels: dict[str, Any] = {name: _paced_level(getattr(cluster, name), pace) for name in LEVELS}
     return replace(cluster, device=replace(device, **changed), **levels)
 
 

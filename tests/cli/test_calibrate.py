@@ -44,12 +44,19 @@ def test_two_runs_are_refused_and_nothing_is_written(folder: Path) -> None:
 @pytest.mark.parametrize(("flags", "told"), [
     (("--cluster", "a100-80g"), "--out"), (("--out", "x.toml"), "--cluster"),
     (("--cluster", "a100-80g", "--out", "x.toml"), "nothing to fit on"),
+    (("--catalog", "--cluster", "a100-80g"), "--catalog"),
     (("--cluster", "no-such", "--out", "x.toml"), "no-such"),
 ])  # fmt: skip
 def test_what_is_missing_is_said(flags: tuple[str, ...], told: str) -> None:
     ran = ask("calibrate", *flags)
     assert ran.exit_code == 2
     assert told in ran.stderr
+
+
+def test_one_run_is_refused_too_unless_a_pace_is_asked(folder: Path) -> None:
+    ran = ask("calibrate", table(folder, *numbered(GPT)), "--cluster", "a100-80g", "--out", folder / "mine.toml")
+    assert ran.exit_code == 2
+    assert "1 runs cannot tell" in ran.stderr
 
 
 def test_a_log_changes_its_level_alone(folder: Path) -> None:

@@ -41,6 +41,7 @@ def same(one: dict[str, Any], two: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", SPACES)
+@pytest.mark.slow
 def test_a_printed_form_names_the_same_plan(folder: Path, name: str) -> None:
     path = folder / f"{name}.toml"
     path.write_text(SPACES[name])

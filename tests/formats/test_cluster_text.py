@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from autodeploy.catalog.lookup import ROOT, names
@@ -11,18 +13,21 @@ from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.constants import CONSTANTS, changed_fields, factor_bounds, scaled, stated
 from autodeploy.spec.files import parse, read_mapping
 
+NOTE = 'calibrated: a "test" of C:\\logs'
+
 
 @pytest.mark.parametrize("name", names(Cluster))
-def test_the_file_reads_as_the_changed_cluster(name: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_the_file_reads_as_the_changed_cluster(name: str, tmp_path: Path) -> None:
     path = ROOT / "clusters" / f"{name}.toml"
     before = parse(Cluster, read_mapping(path), source=name)
     after = scaled(before, {each.name: min(0.9, factor_bounds(before, each)[1]) for each in CONSTANTS})
     values = changed_fields(before, after)
     assert set(values) == {field for each in CONSTANTS for field in stated(before, each)}
     out = tmp_path / "mine.toml"
-    out.write_text(changed_text(path.read_text(), values, dict.fromkeys(values, "calibrated: a test"), "mine"))
+    out.write_text(changed_text(path.read_text(), values, dict.fromkeys(values, NOTE), "mine"))
     read = parse(Cluster, read_mapping(out), source="mine")
     assert {field: changed_fields(before, read)[field] for field in values} == pytest.approx(values, rel=1e-5)
+    assert NOTE in read.sources.values()
     assert read.name == "mine"
     assert read.node.name == before.node.name
     old, new = path.read_text().splitlines(), out.read_text().splitlines()

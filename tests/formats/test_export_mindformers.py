@@ -51,6 +51,7 @@ def layers_of(target: str, result: PlanResult) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("target", YAML_TARGETS)
+@pytest.mark.slow
 def test_every_key_is_the_plans(target: str) -> None:
     for space, result, written in cases(target):
         plan, found = result.plan, read(written)

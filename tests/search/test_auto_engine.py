@@ -46,6 +46,7 @@ def best_of_each(name: str) -> dict[Plan, float]:
 
 
 @EVERY_SPACE
+@pytest.mark.slow
 def test_every_rank_is_that_of_brute_force_over_rules_and_cuts(name: str) -> None:
     brute = best_of_each(name)
     for top in (4, 20):

@@ -44,6 +44,7 @@ def promised(name: str) -> list[Promise]:
 
 
 @EVERY
+@pytest.mark.slow
 def test_every_rank_is_that_of_solving_every_plan(name: str) -> None:
     answer = search(shrunk(name, 0.7), Request(cut_shapes=0, solve_plans=10_000))
     assert answer.facts()["solved"]["gap_frac"] == 0.0

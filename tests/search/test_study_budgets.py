@@ -87,6 +87,7 @@ def test_every_point_is_no_plan_a_refused_one_or_one_that_is_judged(name: str) -
 
 
 @EVERY_SPACE
+@pytest.mark.slow
 def test_no_budget_is_worse_than_the_ladder_at_the_same_point(name: str) -> None:
     better = 0
     for point in some_points(outer(name), 25):

@@ -78,6 +78,6 @@ def test_plans_are_even_within_the_width_of_their_group_only() -> None:
     assert even_with_first(space, []) == ()
 
 
-def test_no_row_that_was_kept_for_validation_is_in_the_table() -> None:
+def test_every_measured_run_stands_once_with_a_sane_ratio() -> None:
     assert len({row.id for row in measured()}) == len(measured()) > 500
     assert all(0.05 < row.ratio_frac < 20.0 for row in measured())

@@ -133,6 +133,7 @@ def small_pangu() -> Space:
 
 
 @pytest.mark.parametrize("space", [space_of(SPACES[0]), small_pangu()], ids=["llama", "pangu"])
+@pytest.mark.slow
 def test_the_search_finds_what_simulating_everything_finds(space: Space) -> None:
     outcome, best = search_exact(space, top=10), brute_force(space, 10)
     assert outcome.status == "optimal"
