@@ -112,6 +112,7 @@ WRITTEN: dict[str, list[object]] = {
 
 
 @pytest.mark.parametrize("case", WRITTEN)
+@pytest.mark.slow
 def test_a_space_that_is_written_gives_the_same_plans(folder: Path, case: str) -> None:
     words = question("mixtral-8x7b", top=5, write_space=folder / "space.toml")
     first = ask(*words, *WRITTEN[case], "--json")

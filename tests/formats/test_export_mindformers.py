@@ -71,6 +71,7 @@ def test_every_key_is_the_plans(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", YAML_TARGETS)
+@pytest.mark.slow
 def test_offsets_restore_the_layers(target: str) -> None:
     """V85: layers of a chunk are the even share, rounded down, plus its offset, and the offsets sum to the rest."""
     for space, result, written in cases(target):

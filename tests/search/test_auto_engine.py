@@ -64,6 +64,7 @@ def test_cuts_bring_something_to_some_space() -> None:
 
 
 @EVERY_SPACE
+@pytest.mark.slow
 def test_no_rank_is_worse_than_with_exact(name: str) -> None:
     auto, ruled = found(name), found(name, engine="exact")
     pairs = zip(auto.results, ruled.results, strict=True)
@@ -150,6 +151,7 @@ def interrupted_after(batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("more", [0, 5])
 @pytest.mark.parametrize("name", ["sparse", "mtp"])
+@pytest.mark.slow
 def test_an_interrupt_among_the_cuts_keeps_the_plans_by_rule(
     name: str, more: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

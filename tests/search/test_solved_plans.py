@@ -56,6 +56,7 @@ def test_every_rank_is_that_of_solving_every_plan(name: str) -> None:
 
 
 @EVERY
+@pytest.mark.slow
 def test_no_solved_step_is_below_its_promise_and_no_other_plan_gains(name: str) -> None:
     space = shrunk(name, 0.7)
     found = {each.plan: each for each in promised(name)}

@@ -439,6 +439,7 @@ BOUND_SPACES: dict[str, Callable[[], Space]] = {
 
 
 @pytest.mark.parametrize("case", BOUND_SPACES)
+@pytest.mark.slow
 def test_no_cut_of_the_layers_is_faster_than_the_free_bound(case: str) -> None:
     """One shape at a time, so that the smallest bound is that of the plans looked at."""
     space = BOUND_SPACES[case]()

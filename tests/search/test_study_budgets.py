@@ -73,6 +73,7 @@ def test_without_recompute_that_fits_there_is_nothing_to_fill_in() -> None:
 
 
 @EVERY_SPACE
+@pytest.mark.slow
 def test_every_point_is_no_plan_a_refused_one_or_one_that_is_judged(name: str) -> None:
     found = [(point, judge(name)(point)) for point in some_points(outer(name), 60)]
     assert len({judged.plan for _, judged in found}) > 20

@@ -41,6 +41,7 @@ def grown(space: Space, plan: Plan, name: str, value: float) -> tuple[Space, Pla
 
 @pytest.mark.parametrize("name", ["dense", "sparse", "mtp"])
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.slow
 def test_a_plan_fits_below_and_not_from_there_on(name: str, policy: str) -> None:
     space = little_spaces()[name]
     for plan in fitting(name, policy, 3):

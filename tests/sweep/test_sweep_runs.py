@@ -106,6 +106,7 @@ def test_a_finished_sweep_is_not_run_again(whole: Path, tmp_path: Path, monkeypa
 
 @settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(share=st.floats(0.0, 1.0))
+@pytest.mark.slow
 def test_a_file_cut_off_anywhere_is_completed(whole: Path, tmp_path: Path, share: float) -> None:
     expected = (whole / "results.jsonl").read_bytes()
     copy = tmp_path / "results.jsonl"
@@ -156,6 +157,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("case", CHANGES)
+@pytest.mark.slow
 def test_a_changed_input_is_run_anew_from_there(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new, same = CHANGES[case]
     first = swept(write_sweep(tmp_path), tmp_path / "results.jsonl")
