@@ -10,8 +10,9 @@ import numpy as np
 from event_loop import Loop, Op
 from measure import answer, arguments, median_s, say
 
-from autodeploy.schedule.orders import Shape, rank_order
+from autodeploy.schedule.orders import rank_order
 from autodeploy.schedule.program import Program, compile_program
+from autodeploy.schedule.shapes import Shape
 from autodeploy.schedule.simulate import simulate
 from autodeploy.schedule.steady import Durations, finish_s
 from autodeploy.spec.plan import Overlap, Schedule

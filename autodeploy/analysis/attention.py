@@ -84,7 +84,7 @@ def _gqa(model: Model, t: Tokens, profile: Profile) -> list[Op]:
     ops = [
         matmul(
             "qkv projection", t.whole, width, h, rows=(qkv,), bias=width if attention.qkv_bias else 0.0,
-            transfers=(gather(BF16 * h * t.whole, t),),
+            transfers=(gather(BF16 * h * t.whole, t),), input_tokens=kept_tokens(profile, t),
         ),
     ]  # fmt: skip
     if attention.qk_norm:
@@ -151,12 +151,16 @@ def _mla_queries(model: Model, a: MLA, t: Tokens, profile: Profile) -> list[Op]:
     q = Row(name="q", bytes=BF16 * t.whole * width, module=Module.MLA_UP_PROJ, grad_live=True)
     if not a.q_rank:
         into = (gather(BF16 * h * t.whole, t),)
-        return [matmul("q projection", t.whole, width, h, module=Module.MLA_UP_PROJ, rows=(q,), transfers=into)]
+        kept = kept_tokens(profile, t)
+        up = Module.MLA_UP_PROJ
+        return [matmul("q projection", t.whole, width, h, module=up, rows=(q,), transfers=into, input_tokens=kept)]
     latent = BF16 * t.part * a.q_rank
-    kept = Row(name="q latent", bytes=latent, module=Module.FULL)
+    entry = Row(name="q latent", bytes=latent, module=Module.FULL)
     into = (gather(BF16 * t.whole * a.q_rank, t),)
     return [
-        matmul("q down", t.part, a.q_rank, h, shard=Shard.REPLICATED, rows=(kept,)),
+        matmul("q down", t.part, a.q_rank, h, shard=Shard.REPLICATED, rows=(entry,)),
         _latent_norm("q", model, profile, t.part, a.q_rank, latent),
-        matmul("q up", t.whole, width, a.q_rank, module=Module.MLA_UP_PROJ, rows=(q,), transfers=into),
+        matmul(
+            "q up", t.whole, width, a.q_rank, module=Module.MLA_UP_PROJ, rows=(q,), transfers=into, input_tokens=t.part
+        ),
     ]

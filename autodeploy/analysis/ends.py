@@ -72,7 +72,7 @@ def logit_ops(model: Model, t: Tokens, profile: Profile, shared: bool = False) -
     logits = Row(name="logits", bytes=kept * t.whole * held, module=Module.KEPT)
     product = matmul(
         "logits", t.whole, width, h, module=Module.KEPT, rows=(normed, logits),
-        transfers=(gather(BF16 * h * t.whole, t),),
+        transfers=(gather(BF16 * h * t.whole, t),), input_tokens=t.part,
     )  # fmt: skip
     product = replace(product, narrow=False, params=0.0 if shared or model.tied_embeddings else product.params)
     moved = profile.logit_saved_bytes + profile.logit_transient_bytes
@@ -98,7 +98,7 @@ def mtp_ops(model: Model, t: Tokens, profile: Profile, layer: list[Op]) -> list[
         norm("mtp embedding norm", model, profile, t.part, rows=(), module=Module.FULL),
         matmul(
             "mtp projection", t.whole, h / t.tp, 2 * h, rows=(joined,),
-            transfers=(gather(2.0 * BF16 * h * t.whole, t),),
+            transfers=(gather(2.0 * BF16 * h * t.whole, t),), input_tokens=t.part,
         ),
         *layer,
         norm("mtp final norm", model, profile, t.part, rows=(), module=Module.KEPT),

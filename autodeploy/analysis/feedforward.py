@@ -55,6 +55,7 @@ def dense_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
             rows=(fc1,),
             bias=biased * up,
             transfers=(gather(traffic, t),),
+            input_tokens=kept_tokens(profile, t),
         ),
         activation("activation", model, profile, t.whole, width, Module.MLP_ACT, (act,)),
         matmul("fc2", t.whole, h, width, module=Module.MLP, transfers=(scatter(traffic),)),
@@ -158,7 +159,7 @@ def _grouped(
     """One product per local expert, of equal shares of the received rows; `size` is m, n, k of all together."""
     m, n, k = size
     return Op(
-        name=name, engine=Engine.EXPERTS, module=Module.MOE, m=m, n=n, k=k, experts=experts,
+        name=name, engine=Engine.EXPERTS, module=Module.MOE, m=m, n=n, k=k, input_tokens=m, experts=experts,
         flop=2.0 * m * n * k, narrow=True, params=1.0 * experts * n * k, shard=Shard.EXPERT, rows=rows,
         transfers=transfers, apart=apart,
     )  # fmt: skip
@@ -174,7 +175,10 @@ def _shared(model: Model, moe: MoE, t: Tokens, profile: Profile) -> list[Op]:
     fc1 = Row(name="shared fc1 output", bytes=BF16 * t.whole * up, module=module)
     act = Row(name="shared activation output", bytes=BF16 * t.whole * width, module=module, taken="only")
     return [
-        matmul("shared fc1", t.whole, up, h, module=module, rows=(fc1,), transfers=(gather(traffic, t),)),
+        matmul(
+            "shared fc1", t.whole, up, h, module=module, rows=(fc1,), transfers=(gather(traffic, t),),
+            input_tokens=kept_tokens(profile, t),
+        ),
         activation("shared activation", model, profile, t.whole, width, module, (act,)),
         matmul("shared fc2", t.whole, h, width, module=module, transfers=(scatter(traffic),)),
-    ]
+    ]  # fmt: skip

@@ -100,6 +100,8 @@ class Op:
     n: Num = 0.0
     k: Num = 0.0
     """A product m x k by k x n. Of a fused attention core only k: its mean head size."""
+    input_tokens: Num = 0.0
+    """Rows of its input that the rank keeps: m, or its own share where they are gathered again."""
     experts: Num = 1.0
     """Grouped products: so many of m / experts rows each."""
     flop: Num = 0.0
@@ -144,11 +146,14 @@ def matmul(
     bias: Num = 0.0,
     rows: tuple[Row, ...] = (),
     transfers: tuple[Transfer, ...] = (),
+    input_tokens: Num | None = None,
 ) -> Op:
-    """A linear layer of n x k weights over m tokens."""
+    """A linear layer of n x k weights over m tokens, of which `input_tokens` are kept as they come in (all, unless
+    said)."""
+    kept = m if input_tokens is None else input_tokens
     return Op(
-        name=name, engine=Engine.MATMUL, module=module, m=m, n=n, k=k, flop=2.0 * m * n * k, narrow=True,
-        params=1.0 * n * k + bias, shard=shard, rows=rows, transfers=transfers,
+        name=name, engine=Engine.MATMUL, module=module, m=m, n=n, k=k, input_tokens=kept, flop=2.0 * m * n * k,
+        narrow=True, params=1.0 * n * k + bias, shard=shard, rows=rows, transfers=transfers,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from autodeploy.analysis.inventory import inventory_of, kind_counts, one_token
 from autodeploy.analysis.ops import Engine, Module, Op, Shard
+from autodeploy.analysis.vectors import BF16
 from autodeploy.numeric import Num, is_column, largest, total
 from autodeploy.spec.model import Kind, Model
 from autodeploy.spec.target import Profile
@@ -103,6 +104,15 @@ def saved_by_module(ops: Iterable[Op]) -> tuple[Num, ...]:
         for row in op.rows:
             rows[row.module].append(row.bytes)
     return tuple(total(column) for column in rows)
+
+
+def delayed_bytes(ops: Iterable[Op]) -> Num:
+    """What weight gradients need that run apart: input and output gradient of every linear layer, 16 bits each.
+
+    Source: arXiv 2401.10241 table 1 (32 s b h for a layer of GPT).
+    """
+    products = [op for op in ops if op.engine in (Engine.MATMUL, Engine.EXPERTS) and op.trained]
+    return total([BF16 * (op.input_tokens * op.k + op.m * op.n) for op in products])
 
 
 def grad_live_bytes(ops: Iterable[Op]) -> Num:

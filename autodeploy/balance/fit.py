@@ -26,7 +26,9 @@ from autodeploy.cost.memory import (
 )  # fmt: skip
 from autodeploy.cost.sharding import gathered_bytes
 from autodeploy.numeric import Num, is_column, largest, maximum, minimum, total, where
-from autodeploy.schedule.orders import Shape, enough_microbatches, live_chunks, pareto_maxima, warm_up
+from autodeploy.schedule.live import enough_microbatches, live_chunks, pareto_maxima
+from autodeploy.schedule.orders import warm_up
+from autodeploy.schedule.shapes import Shape
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
 from autodeploy.spec.machine import Machine
@@ -106,26 +108,40 @@ def beside(
 
 
 def live_layers(shape: Shape, role: Role, microbatches: Num) -> Moments:
-    """Layers of each kind live at the moments that can be the peak, on the role's fullest stage (its first).
+    """Layers of each kind live at the moments that can be the peak, on the role's fullest stage: its first, or any
+    where weight gradients run apart.
 
     `shape` may hold fewer microbatches than there are, if enough for the live counts; without interleaving the
     count is min(warm-up + 1, microbatches); merged ops need no more than the warm-up.
     """
-    if shape.vpp > 1:
+    if shape.vpp > 1 or shape.split:
         return _live_layers(shape, role)
-    many = replace(shape, microbatches=enough_microbatches(shape.pp, 1))
+    many = replace(shape, microbatches=enough_microbatches(shape.schedule, shape.pp, 1))
     first = 0.0 if shape.overlap == Overlap.PAIR else 1.0
     live = minimum(warm_up(many, role.stages[0]) + first, microbatches)
-    return (tuple((kind, role.count(kind) * live) for kind in role.kinds),)
+    return (tuple((kind, role.count(kind) * live, 0) for kind in role.kinds),)
 
 
 @lru_cache(maxsize=8192)
 def _live_layers(shape: Shape, role: Role) -> Moments:
-    vectors = {
-        tuple(sum(n * chunk[kind] for n, chunk in zip(live, role.chunks, strict=True)) for kind in role.kinds)
-        for live in live_chunks(shape, role.stages[0])
-    }
-    return tuple(tuple(zip(role.kinds, vector, strict=True)) for vector in pareto_maxima(vectors))
+    stages = role.stages if shape.split else role.stages[:1]
+    vectors = {_layers_of(role, live) for stage in stages for live in live_chunks(shape, stage)}
+    kinds = len(role.kinds)
+    nothing = (0,) * kinds
+    return tuple(
+        tuple(zip(role.kinds, vector[:kinds], vector[kinds:] or nothing, strict=True))
+        for vector in pareto_maxima(vectors)
+    )
+
+
+def _layers_of(role: Role, chunks: tuple[int, ...]) -> tuple[int, ...]:
+    """Layers of each kind from counts per chunk: of live ones, and after them of waiting ones where there are any."""
+    halves = [chunks[first : first + len(role.chunks)] for first in range(0, len(chunks), len(role.chunks))]
+    return tuple(
+        sum(n * chunk[kind] for n, chunk in zip(half, role.chunks, strict=True))
+        for half in halves
+        for kind in role.kinds
+    )
 
 
 def fit_stage(
@@ -152,7 +168,7 @@ def swapped_bytes(ladder: Ladder, moments: Moments) -> Num:
     each = ladder.swapped_bytes
     if not any(is_column(rows) or rows for rows in each.values()):
         return 0.0
-    return largest([total([count * each[kind] for kind, count in live]) for live in moments])
+    return largest([total([count * each[kind] for kind, count, _ in live]) for live in moments])
 
 
 def resident_bytes(limits: Budget, params: Params) -> Num:
@@ -176,7 +192,7 @@ def _as_index(rung: Num, like: Num) -> Num:
 
 
 def _rung_bytes(limits: Budget, ladder: Ladder, role: Role, moments: Moments, rung: int) -> Num:
-    rows = activation_bytes(ladder.kept_bytes, moments, rung)
+    rows = activation_bytes(ladder.kept_bytes, ladder.delayed_bytes, moments, rung)
     buffers = working_buffers(limits, role, live_passes(role, moments))
     return rows + transient_bytes(ladder.transient_bytes, role, rung) + buffers
 
@@ -184,7 +200,7 @@ def _rung_bytes(limits: Budget, ladder: Ladder, role: Role, moments: Moments, ru
 def live_passes(role: Role, moments: Moments) -> Num:
     """Most passes of one chunk that are live at once, of chunks as large as the stage's average."""
     each = sum(role.count(kind) for kind in role.kinds) / len(role.chunks)
-    return largest([total([count for _, count in live]) for live in moments]) / each
+    return largest([total([count for _, count, _ in live]) for live in moments]) / each
 
 
 def working_buffers(limits: Budget, role: Role, live: Num) -> Num:

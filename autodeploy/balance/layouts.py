@@ -98,21 +98,23 @@ def _strings(model: Model, job: Job, rule: str, slots: int) -> list[str] | None:
 
 
 @lru_cache(maxsize=8192)
-def resolve(model: Model, job: Job, pp: int, vpp: int, rule: str) -> Layout | None:
+def resolve(model: Model, job: Job, pp: int, vpp: int, rule: str, *, vee: bool = False) -> Layout | None:
     """The layout that a rule (a framework's word, a given string) makes; None where it has none for this shape."""
     if rule in LAYOUT_RULES:
         strings = _strings(model, job, rule, pp * vpp)
-        return make_layout(model, job.mtp, pp, vpp, compress(strings)) if strings and all(strings) else None
+        return make_layout(model, job.mtp, pp, vpp, compress(strings), vee=vee) if strings and all(strings) else None
     try:
-        return make_layout(model, job.mtp, pp, vpp, notation_of(model, job.mtp, pp, vpp, rule))
+        return make_layout(model, job.mtp, pp, vpp, notation_of(model, job.mtp, pp, vpp, rule), vee=vee)
     except SpecError:
         return None
 
 
-def candidates(model: Model, job: Job, pp: int, vpp: int, layout: str) -> list[tuple[str, Layout]]:
+def candidates(
+    model: Model, job: Job, pp: int, vpp: int, layout: str, *, vee: bool = False
+) -> list[tuple[str, Layout]]:
     """(rule, layout) that a plan's layout field allows, in order of preference on ties, equal layouts once."""
     rules = LAYOUT_RULES if layout == "auto" else (layout,)
-    found = [(rule, resolve(model, job, pp, vpp, rule)) for rule in rules]
+    found = [(rule, resolve(model, job, pp, vpp, rule, vee=vee)) for rule in rules]
     seen: set[str] = set()
     return [
         (rule, layout)

@@ -40,6 +40,8 @@ class Ladder:
     """One layer's backward pass: what it works on and what it rebuilds at a time, one module or the whole layer."""
     forward_bytes: Mapping[Kind, Num]
     """One layer's forward pass: what it works on."""
+    delayed_bytes: Mapping[Kind, Num]
+    """Per layer: what waits for weight gradients that run apart."""
     extra: Mapping[Kind, Load]
     """Work repeated; every field a sequence over the rungs."""
     order: tuple[Num, ...]
@@ -60,6 +62,7 @@ class Ladder:
             kept_bytes=gather(self.kept_bytes, index),
             transient_bytes=gather(self.transient_bytes, index),
             forward_bytes=gather(self.forward_bytes, index),
+            delayed_bytes=gather(self.delayed_bytes, index),
             swapped_bytes=gather(self.swapped_bytes, index),
             index=index,
         )
@@ -157,6 +160,7 @@ def ladder(
     return Ladder(
         kept_bytes=kept, transient_bytes=working, extra=extra, lowest=first, rungs=last + 1 - first,
         forward_bytes={kind: cost.forward_bytes + buffers * cost.exchange_bytes for kind, cost in costs.items()},
+        delayed_bytes={kind: cost.delayed_bytes for kind, cost in costs.items()},
         swapped_bytes={kind: each.bytes for kind, each in swapped.items()},
         share_frac=share or 1.0,
         order=tuple(pick(place, [float(module) for module in modules]) for place in order),

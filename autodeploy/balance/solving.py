@@ -23,7 +23,7 @@ REST = "rest"
 """Rows that only the rebuilding of a whole layer drops."""
 LAYERS = (Kind.DENSE, Kind.SPARSE, Kind.MTP)
 Live = Sequence[Sequence[int]]
-"""[moment][chunk] live microbatches."""
+"""[moment][chunk] live microbatches; where weight gradients run apart, after them those that wait for theirs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +33,8 @@ class Chosen:
     need: StageNeed
     selection: Selection
     kept_bytes: tuple[float, ...]
-    """Per chunk: rows of one live microbatch on the device."""
+    """Per chunk: rows of one live microbatch on the device; after them, what one that waits for its weight gradients
+    holds."""
     moved_bytes: tuple[float, ...]
     """Per chunk: rows of one live microbatch on the host."""
     transient_bytes: float
@@ -50,6 +51,8 @@ class Prices:
     full_s: float | None
     full: Load
     kept_bytes: float
+    delayed_bytes: float
+    """What waits for weight gradients that run apart."""
     working_bytes: float
     link_bytes: float
     """What one layer can swap behind its own passes."""
@@ -82,6 +85,7 @@ def need_of(
     host memory and seconds that a swapped byte adds."""
     capacity, host, swap_s_per_byte = limits
     rows = [sum(chunk[kind] * prices[kind].kept_bytes for kind in role.kinds) for chunk in role.chunks]
+    rows += delayed_rows(role, prices)
     working = max(prices[kind].working_bytes for kind in role.kinds)
     need = [fixed_bytes + working + held_at(rows, moment) - capacity for moment in live]
     return StageNeed(
@@ -104,9 +108,14 @@ def places_of(role: Role) -> list[tuple[int, Kind]]:
     return [(place, kind) for place, chunk in enumerate(role.chunks) for kind in LAYERS if chunk[kind]]
 
 
+def delayed_rows(role: Role, prices: Mapping[Kind, Prices]) -> list[float]:
+    """Per chunk: what a microbatch holds that waits for its weight gradients."""
+    return [sum(chunk[kind] * prices[kind].delayed_bytes for kind in role.kinds) for chunk in role.chunks]
+
+
 def held_at(rows: Sequence[float], moment: Sequence[int]) -> float:
-    """Bytes of all live microbatches at a moment, from those of one per chunk."""
-    return sum(count * each for count, each in zip(moment, rows, strict=True))
+    """Bytes of all live microbatches at a moment, from those of one per chunk (after them, of one that waits)."""
+    return sum(count * each for count, each in zip(moment, rows, strict=False))
 
 
 def chosen_of(role: Role, prices: Mapping[Kind, Prices], need: StageNeed, selection: Selection) -> Chosen:
@@ -122,7 +131,7 @@ def chosen_of(role: Role, prices: Mapping[Kind, Prices], need: StageNeed, select
         moved[place] += swapped
     working = max(prices[kind].working_bytes for kind in role.kinds)
     return Chosen(
-        need=need, selection=selection, kept_bytes=tuple(kept), moved_bytes=tuple(moved),
+        need=need, selection=selection, kept_bytes=(*kept, *delayed_rows(role, prices)), moved_bytes=tuple(moved),
         transient_bytes=working + selection.transient_bytes,
     )  # fmt: skip
 
@@ -162,6 +171,7 @@ def price_layer(
     return Prices(
         parts=tuple(part for part, _ in rows), loads=tuple(load for _, load in rows),
         full_s=whole.alone if full else None, full=whole, kept_bytes=sum(cost.rows_bytes),
+        delayed_bytes=cost.delayed_bytes,
         working_bytes=cost.working_bytes + buffers * cost.exchange_bytes, link_bytes=link_bytes_per_s * hidden_s,
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from autodeploy.analysis.inventory import inventory
 from autodeploy.analysis.ops import REBUILDABLE, Engine, Group, Module, Op, Shard
 from autodeploy.analysis.readings import (
     attention_bytes,
+    delayed_bytes,
     grad_live_bytes,
     largest_params,
     params,
@@ -38,6 +39,8 @@ class LayerCost:
     forward: Load
     backward: Load
     """Without anything rebuilt."""
+    weights_s: Num
+    """Of the backward pass, its weight gradients."""
     rebuild: tuple[Load, ...]
     """Per rebuildable module: forward work that its recompute repeats."""
     rows_bytes: tuple[Num, ...]
@@ -48,6 +51,8 @@ class LayerCost:
     """Live only while the layer's backward pass runs."""
     forward_bytes: Num
     """Live only while its forward pass runs."""
+    delayed_bytes: Num
+    """Kept from the backward pass until the weight gradients, where these run apart."""
     exchange_bytes: Num
     """One buffer of the expert all-to-all."""
     dense_params: Num
@@ -127,11 +132,13 @@ def _layer(machine: Machine, job: Job, ops: tuple[Op, ...], costs: Mapping[int, 
     return LayerCost(
         forward=forward,
         backward=backward,
+        weights_s=total([costs[id(op)].weights_s for op in ops]),
         rebuild=_rebuild(ops, costs),
         rows_bytes=saved_by_module(ops),
         attention_bytes=attention_bytes(ops),
         working_bytes=_working_bytes(machine, job, ops) + gathered,
         forward_bytes=transient_bytes(ops) + gathered,
+        delayed_bytes=delayed_bytes(ops),
         exchange_bytes=buffer,
         dense_params=params(trained, Shard.TP) + params(trained, Shard.REPLICATED),
         split_params=params(trained, Shard.TP),

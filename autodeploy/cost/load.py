@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from autodeploy.numeric import Num
+from autodeploy.numeric import Num, maximum
 
 
 class Load(NamedTuple):
@@ -34,6 +34,10 @@ class Load(NamedTuple):
         """The same so many times."""
         a, b, c, d, e, f = self
         return Load(count * a, count * b, count * c, count * d, count * e, count * f)
+
+    def without(self, weights_s: Num) -> Load:
+        """The backward pass with its weight gradients left for later."""
+        return self._replace(busy=self.busy - weights_s, aside=maximum(self.aside - weights_s, 0.0))
 
     @property
     def alone(self) -> Num:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autodeploy.cost.layers import LayerCost
-from autodeploy.numeric import Num, largest, maximum, minimum, total, where
+from autodeploy.numeric import Num, is_column, largest, maximum, minimum, total, where
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
 from autodeploy.spec.machine import Machine
@@ -22,8 +22,9 @@ HALF_BYTES = 2.0
 """Of a master weight, what the weight itself holds where both share their upper half."""
 HOST_PIECES = 16.0
 """Pieces in which a state that lies on the host comes back for the update (MindSpeed swap-optimizer)."""
-Moments = Sequence[Sequence[tuple[Kind, Num]]]
-"""Moments that can be the peak: per moment, how many layers of each kind are live."""
+Moments = Sequence[Sequence[tuple[Kind, Num, Num]]]
+"""Moments that can be the peak: per moment, how many layers of each kind are live, and how many wait for their weight
+gradients."""
 
 
 def optimizer_bytes(job: Job, profile: Profile) -> float:
@@ -225,9 +226,20 @@ def communicator_bytes(machine: Machine, model: Model, plan: PlanLike) -> Num:
     return groups * machine.cluster.communicator_bytes
 
 
-def activation_bytes(kept: Mapping[Kind, Sequence[Num]], moments: Moments, rung: int) -> Num:
-    """Rows of all live microbatches, at the worst of the moments that can be the peak."""
-    return largest([total([count * kept[kind][rung] for kind, count in live]) for live in moments])
+def activation_bytes(
+    kept: Mapping[Kind, Sequence[Num]], delayed: Mapping[Kind, Num], moments: Moments, rung: int
+) -> Num:
+    """Rows of all live microbatches and what waits for weight gradients, at the worst of the moments that can be the
+    peak."""
+    return largest([_held_bytes(kept, delayed, moment, rung) for moment in moments])
+
+
+def _held_bytes(
+    kept: Mapping[Kind, Sequence[Num]], delayed: Mapping[Kind, Num], moment: Sequence[tuple[Kind, Num, Num]], rung: int
+) -> Num:
+    live = [count * kept[kind][rung] for kind, count, _ in moment]
+    waiting = [count * delayed[kind] for kind, _, count in moment if is_column(count) or count]
+    return total([*live, *waiting])
 
 
 def transient_bytes(working: Mapping[Kind, Sequence[Num]], role: Role, rung: int) -> Num:

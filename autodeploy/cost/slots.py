@@ -9,7 +9,7 @@ from autodeploy.cost.collectives import send_s
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.load import Load, sum_loads
 from autodeploy.cost.sharding import ShardTraffic
-from autodeploy.numeric import Num
+from autodeploy.numeric import Num, total
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Role
@@ -43,6 +43,11 @@ def backward_loads(
 ) -> tuple[Load, ...]:
     """Per distinct chunk content of a stage, with what its recompute repeats."""
     return chunk_loads(role, {kind: costs[kind].backward.plus(extra[kind]) for kind in role.kinds}, sharding, 1)
+
+
+def weight_times(role: Role, costs: Mapping[Kind, LayerCost]) -> tuple[Num, ...]:
+    """Seconds of the weight gradients of one microbatch, per distinct chunk content of a stage."""
+    return tuple(total([count * costs[kind].weights_s for kind, count in chunk]) for chunk in role.distinct)
 
 
 def boundary_bytes(model: Model, job: Job, plan: PlanLike) -> Num:

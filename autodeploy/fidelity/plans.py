@@ -6,23 +6,29 @@ import re
 from typing import Literal
 
 from autodeploy.errors import Fault, SpecError
+from autodeploy.fidelity.cuts import layout_of
 from autodeploy.fidelity.machines import capacity_of
 from autodeploy.fidelity.rows import Row
-from autodeploy.fidelity.shapes import idle_layers
 from autodeploy.fidelity.stacks import Stack, policies
 from autodeploy.spec.job import Job
-from autodeploy.spec.layout_words import notation_of
 from autodeploy.spec.model import Model
+from autodeploy.spec.placement import VEE_CHUNKS, is_vee, usual_schedule
 from autodeploy.spec.plan import CpComm, Dispatch, Overlap, Plan, Schedule, States
 
 NARROW = {"fp8": "fp8", "nvfp4": "nvfp4", "fp16": "fp16", "o2 (amp)": "fp16"}
+SCHEDULES = {
+    "schedule ZB-1p": Schedule.ZB_H1,
+    "schedule ZB-2p": Schedule.ZB_H2,
+    "schedules-method=dualpipev": Schedule.DUALPIPE_V,
+}
+"""As rows say them. The zero-bubble runs have orders that a solver found within the memory of these
+(arXiv 2401.10241)."""
 MODULES = {
     "layernorm": "layernorm", "rmsnorm": "layernorm", "norm": "layernorm", "moe_act": "moe_act", "mlp": "mlp",
     "moe": "moe", "mla_up_proj": "mla_up_proj", "mla up-projection": "mla_up_proj", "shared_experts": "shared_experts",
     "core_attn": "core_attn", "activation-function": "mlp_act+moe_act",
 }  # fmt: skip
 """Words for recomputed modules in tables of runs, and ours."""
-FLAGS = {"list": "num-layer-list", "noop": "noop-layers", "offset": "offset"}
 """Words of layouts, and the flags of rows that state them."""
 FULL = re.compile(r"full(?:\(.*\))?(?:/(uniform|block|unspecified)/(\d+))?")
 
@@ -70,7 +76,8 @@ def plan_of(row: Row, stack: Stack, model: Model) -> Plan:
     degrees = _degrees(row)
     tp, pp, cp, dp = (degrees[name] for name in ("tp", "pp", "cp", "dp"))
     mbs = row.mbs or _mbs(row, stack, pp, dp)
-    vpp = row.vpp or _vpp(row, stack, model, pp, dp * mbs)
+    schedule = _schedule(row)
+    vpp = VEE_CHUNKS if is_vee(schedule) else row.vpp or _vpp(row, stack, model, pp, dp * mbs)
     moe = model.moe
     ep = (row.ep or 1) if moe else 1
     zero, replicas = _sharding(row, stack, dp * cp, pp)
@@ -85,7 +92,7 @@ def plan_of(row: Row, stack: Stack, model: Model) -> Plan:
         etp=_etp(row, stack, tp, ep, dp * cp) if moe else 1,
         mbs=mbs,
         sp=tp > 1 and (stack.sequence_parallel if row.sequence_parallel is None else row.sequence_parallel),
-        schedule=Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B,
+        schedule=schedule or usual_schedule(vpp),
         overlap=Overlap.PAIR if pair else Overlap.NONE,
         dispatch=_dispatch(row, stack),
         zero=zero,
@@ -95,6 +102,14 @@ def plan_of(row: Row, stack: Stack, model: Model) -> Plan:
         layout=layout_of(row, stack, model, pp, vpp, _mtp(row, stack)),
         recompute=recompute_of(row, stack, model),
     )
+
+
+def _schedule(row: Row) -> Schedule:
+    """A stated schedule with weight gradients apart; 1F1B stands for none stated."""
+    for word, schedule in SCHEDULES.items():
+        if row.says(word):
+            return schedule
+    return Schedule.ONE_F_ONE_B
 
 
 def _degrees(row: Row) -> dict[str, int]:
@@ -266,58 +281,3 @@ def _modules(text: str, model: Model) -> str:
     useless = {"moe_act", "moe", "shared_experts"} if model.moe is None else {"mlp_act"}
     kept = [name for name in dict.fromkeys(known) if name not in useless]
     return "+".join(kept) or "none"
-
-
-def layout_of(row: Row, stack: Stack, model: Model, pp: int, vpp: int, mtp: bool) -> str:
-    """A stated layout, or the layers spread evenly; two left over are the embedding's and the head's. Raises
-    `SpecError` for a list that does not cut the model."""
-    text = f"{row.flags}; {row.notes}"
-    stated = re.search(r"pp_layout (\S+)", text)
-    if stated and ("m" in stated[1]) == mtp:
-        return stated[1].rstrip(";")
-    word = _word(row, text)
-    if word:
-        return _worded(word, (pp, vpp), model, mtp)
-    slots = pp * vpp
-    if stack.layout == "cost" and pp > 1:
-        return _worded(f"list:{','.join(map(str, filled_stages(model, pp)))}", (pp, 1), model, mtp)
-    if slots > 2 and model.layers % slots and (model.layers + 2) % slots == 0:
-        return notation_of(model, mtp, pp, vpp, "account:embedding,loss")
-    return "even"
-
-
-def filled_stages(model: Model, pp: int) -> list[int]:
-    """Layers by stage where each takes layers until it is beyond its share of the products' parameters.
-
-    Source: nanotron models/base.py build_model, models/llama.py get_block_compute_costs.
-    """
-    layer = 4.0 * model.hidden * model.hidden + 3.0 * model.ffn_width * model.hidden
-    share = (model.layers * layer + model.vocab * model.hidden) / pp
-    counts = [0] * pp
-    stage = 0
-    for number in range(1, model.layers + 1):
-        counts[stage] += 1
-        stage += number * layer > (stage + 1) * share
-    return counts
-
-
-def _word(row: Row, text: str) -> str:
-    """Stated no-ops, layers by stage or offsets, in the words of layouts; empty where a row states none."""
-    idle = idle_layers(row)
-    if idle:  # which take the place of a list (rule V77)
-        return f"noop:{','.join(map(str, idle))}"
-    listed = re.search(r"num-layer-list=([\d, ]+)", text)
-    if listed:
-        return f"list:{''.join(listed[1].split()).rstrip(',')}"
-    offsets = re.search(r"\boffset=(\[[-\d;, \[\]]*\])", text)
-    chunks = re.findall(r"\[([^\[\]]+)\]", offsets[1]) if offsets else []
-    return f"offset:{';'.join(','.join(re.split('[;, ]+', chunk)) for chunk in chunks)}" if chunks else ""
-
-
-def _worded(word: str, shape: tuple[int, int], model: Model, mtp: bool) -> str:
-    """Stated layers by stage as a layout. Raises `SpecError` where they are not those of the model."""
-    try:
-        return notation_of(model, mtp, *shape, word)
-    except SpecError as error:
-        flag, _, numbers = word.partition(":")
-        raise SpecError(Fault(path=FLAGS[flag], problem=f"{numbers} {error.faults[0].problem}")) from error

@@ -20,6 +20,7 @@ from autodeploy.search.surety import Surety, surety
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.files import parse, read_mapping
 from autodeploy.spec.model import Model
+from autodeploy.spec.placement import usual_schedule
 from autodeploy.spec.plan import (
     CP_COMM_WORDS,
     DISPATCH_WORDS,
@@ -64,7 +65,7 @@ def plan_short(space: Space, plan: Plan) -> str:
 
 def outside(space: Space, plan: Plan) -> tuple[str, ...]:
     """Fields of a plan whose value its space does not list."""
-    listed = {"sp": (plan.tp > 1,)} | field_values(space)
+    listed = {"sp": (plan.tp > 1,), "schedule": (usual_schedule(plan.vpp),)} | field_values(space)
     return tuple(name for name, values in listed.items() if getattr(plan, name) not in values)
 
 

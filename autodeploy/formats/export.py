@@ -16,6 +16,7 @@ from autodeploy.search.result import PlanResult
 from autodeploy.spec.arrangement import Arrangement
 from autodeploy.spec.layout import Layout, make_layout
 from autodeploy.spec.model import MLA, Kind, mtp_kind
+from autodeploy.spec.placement import is_vee
 from autodeploy.spec.plan import RANK_ORDER, Overlap, Plan
 from autodeploy.spec.space import Space
 from autodeploy.spec.target import ALL_MODULES, Target
@@ -142,7 +143,8 @@ def writer(target: str) -> Callable[[Subject], Draft]:
 
 def _subject(space: Space, result: PlanResult, target: str) -> Subject:
     plan = result.plan
-    layout = make_layout(space.model, space.job.mtp, plan.pp, plan.vpp, result.arrangement.layout)
+    vee = is_vee(plan.schedule)
+    layout = make_layout(space.model, space.job.mtp, plan.pp, plan.vpp, result.arrangement.layout, vee=vee)
     return Subject(space=space, result=result, target=load(Target, target), layout=layout)
 
 

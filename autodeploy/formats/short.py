@@ -35,8 +35,7 @@ NUMBERS = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "replicas"
 WORDS: dict[str, tuple[str, Any]] = {
     "sp": ("sp", True),
     "nosp": ("sp", False),
-    SCHEDULE_WORDS[0]: ("schedule", Schedule.ONE_F_ONE_B),
-    SCHEDULE_WORDS[1]: ("schedule", Schedule.INTERLEAVED),
+    **{word: ("schedule", Schedule(code)) for code, word in enumerate(SCHEDULE_WORDS)},
     "nopair": ("overlap", Overlap.NONE),
     OVERLAP_WORDS[1]: ("overlap", Overlap.PAIR),
     DISPATCH_WORDS[0]: ("dispatch", Dispatch.FLAT),

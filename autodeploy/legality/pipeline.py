@@ -6,7 +6,8 @@ from autodeploy.legality.question import Question
 from autodeploy.numeric import Num
 from autodeploy.spec.layout import Layout
 from autodeploy.spec.model import Kind
-from autodeploy.spec.plan import Overlap, Plan, PlanLike, Schedule
+from autodeploy.spec.placement import VEE_CHUNKS, chunks_fit
+from autodeploy.spec.plan import FIRST_SPLIT, FIRST_VEE, Overlap, Plan, PlanLike, Schedule
 
 
 def microbatches(q: Question, p: PlanLike) -> Num:
@@ -16,14 +17,15 @@ def microbatches(q: Question, p: PlanLike) -> Num:
 
 def v66(q: Question, p: PlanLike) -> Num:
     count = microbatches(q, p)
-    return (p.vpp == 1) | ((count >= p.pp) & (count % p.pp == 0))
+    whole = (count >= p.pp) & (count % p.pp == 0)
+    return (p.schedule != Schedule.INTERLEAVED) | whole
 
 
 def v71(q: Question, plan: Plan, layout: Layout) -> bool:
     del q, plan
     held = slots_with(layout, Kind.MTP)
     last_chunk = all(slot // layout.pp == layout.vpp - 1 for slot in held)
-    first_stage = any(slot % layout.pp == 0 for slot in held) and layout.pp > 1
+    first_stage = any(layout.stage_of(slot) == 0 for slot in held) and layout.pp > 1
     return len(held) <= 1 and last_chunk and not first_stage
 
 
@@ -39,6 +41,22 @@ def has_decoder(layout: Layout, slot: int) -> bool:
 
 def v72(q: Question, p: PlanLike) -> Num:
     return (p.tp > 0) & (q.mtp == 0 or q.model.learned_positions == 0)
+
+
+def v76(q: Question, p: PlanLike) -> Num:
+    """The feature cuts equal chunks itself: a layout that a user writes is refused (`v76_layout`)."""
+    able = (q.model.layers >= VEE_CHUNKS * p.pp) & (p.cp == 1) & (not q.model.tied_embeddings)
+    return (p.schedule != Schedule.DUALPIPE_V) | able
+
+
+def v76_layout(q: Question, plan: Plan, layout: Layout) -> bool:
+    del q
+    counts = [slot[Kind.DENSE] + slot[Kind.SPARSE] for slot in layout.slots]
+    return plan.schedule != Schedule.DUALPIPE_V or max(counts[:-1]) == min(counts[:-1]) >= counts[-1]
+
+
+def v76b(q: Question, p: PlanLike) -> Num:
+    return (p.schedule != Schedule.ZB_V) | (microbatches(q, p) >= 2 * p.pp)
 
 
 def v80(q: Question, p: PlanLike) -> Num:
@@ -67,7 +85,7 @@ def v86(q: Question, p: PlanLike) -> Num:
 
 
 def v94(q: Question, p: PlanLike) -> Num:
-    return (p.overlap != Overlap.PAIR) | (p.vpp == 1) | (q.job.gbs // (p.mbs * p.pp * p.dp) > 1)
+    return (p.overlap != Overlap.PAIR) | (p.schedule != Schedule.INTERLEAVED) | (q.job.gbs // (p.mbs * p.pp * p.dp) > 1)
 
 
 def p01(q: Question, p: PlanLike) -> Num:
@@ -77,4 +95,47 @@ def p01(q: Question, p: PlanLike) -> Num:
 
 def p04(q: Question, p: PlanLike) -> Num:
     del q
-    return (p.schedule == Schedule.INTERLEAVED) == (p.vpp > 1)
+    return chunks_fit(p.schedule, p.vpp)
+
+
+def p10(q: Question, p: PlanLike) -> Num:
+    """With fewer stages than two nothing waits; DualPipeV turns at least two microbatches a stage round."""
+    count = microbatches(q, p)
+    enough = (p.schedule != Schedule.DUALPIPE_V) | (count >= 2 * p.pp)
+    return ((p.schedule < FIRST_SPLIT) | (p.pp > 1)) & enough
+
+
+def p11(q: Question, p: PlanLike) -> Num:
+    """Zero-bubble orders have no pairs of passes to merge."""
+    del q
+    return (p.overlap == Overlap.NONE) | (p.schedule < FIRST_SPLIT) | (p.schedule == Schedule.DUALPIPE_V)
+
+
+def _whole(p: PlanLike) -> Num:
+    """No weight gradients apart."""
+    return p.schedule < FIRST_SPLIT
+
+
+def t15(q: Question, p: PlanLike) -> Num:
+    del q
+    return _whole(p)
+
+
+def t16(q: Question, p: PlanLike) -> Num:
+    del q
+    return _whole(p) | (p.schedule == Schedule.DUALPIPE_V)
+
+
+def t17(q: Question, p: PlanLike) -> Num:
+    del q
+    return _whole(p) | (p.schedule == Schedule.ZB_V)
+
+
+def t18(q: Question, p: PlanLike) -> Num:
+    del q
+    return p.schedule != Schedule.ZB_H2
+
+
+def t19(q: Question, p: PlanLike) -> Num:
+    del q
+    return p.schedule < FIRST_VEE

@@ -17,7 +17,7 @@ from autodeploy.legality.recompute import MEGATRON_MODULES, MINDSPEED_MODULES
 from autodeploy.spec.layout import Layout
 from autodeploy.spec.plan import Plan
 
-LAYOUT_FIELDS = ("pp", "vpp", "layout", "overlap")
+LAYOUT_FIELDS = ("pp", "vpp", "schedule", "layout", "overlap")
 """All of a plan that rules about layouts depend on."""
 
 
@@ -64,6 +64,9 @@ _ROWS: tuple[tuple[str, str, str, Predicate | None], ...] = (
     ("V71", "all MTP in one slot: the last chunk of its stage, not the first stage",
      f"{_MEGATRON} core/transformer/pipeline_parallel_layer_layout.py", None),
     ("V72", "MTP needs rotary positions, or none", f"{_MEGATRON} training/arguments.py", pipeline.v72),
+    ("V76", "dualpipev needs two layers a stage or more, cp = 1, untied embeddings and the layout even",
+     f"{_MINDSPEED} features_manager/pipeline_parallel/dualpipev_feature.py", pipeline.v76),
+    ("V76b", "zbv needs two microbatches a stage or more", "MindFormers configuration guide", pipeline.v76b),
     ("V80", "dense layers at the bottom must be fewer than layers // pp",
      f"{_MINDSPEED_LLM} core/transformer/transformer_block.py", pipeline.v80),
     ("V82", "pp x vpp must not exceed layers with MTP; at most one MTP module",
@@ -111,6 +114,16 @@ _ROWS: tuple[tuple[str, str, str, Predicate | None], ...] = (
      "the target's own description", recompute.t12),
     ("T13", "this version does not gather tokens for its experts", "the target's own description", experts.t13),
     ("T14", "this version has no fused dispatch", "the target's own description", experts.t14),
+    ("T15", "this version keeps backward passes whole: schedule must be 1f1b or interleaved",
+     "the target's own description", pipeline.t15),
+    ("T16", "of the schedules with weight gradients apart this version has dualpipev", "the target's own description",
+     pipeline.t16),
+    ("T17", "of the schedules with weight gradients apart this version has zbv", "the target's own description",
+     pipeline.t17),
+    ("T18", "of the schedules with weight gradients apart this version has zbh1, zbv and dualpipev",
+     "the target's own description", pipeline.t18),
+    ("T19", "of the schedules with weight gradients apart this version has zbh1 and zbh2",
+     "the target's own description", pipeline.t19),
     ("N01", "devices must be whole nodes, or less than one", "arithmetic", mesh.n01),
     ("N02", f"a step of more than {mesh.MOST_PASSES:,} chunk passes is not simulated", "arithmetic", mesh.n02),
     ("N03", "states = host needs the cluster's host link and memory (device.host_gb_per_s, device.host_gib)",
@@ -119,15 +132,20 @@ _ROWS: tuple[tuple[str, str, str, Predicate | None], ...] = (
     ("P01", "interleaving (vpp > 1) needs pp > 1", "arithmetic", pipeline.p01),
     ("P02", "overlap = pair hides expert all-to-all: it needs ep > 1", "arithmetic", experts.p02),
     ("P03", "hierarchical dispatch needs experts spread over several nodes", "arithmetic", experts.p03),
-    ("P04", "the interleaved schedule is the one with vpp > 1", "arithmetic", pipeline.p04),
+    ("P04", "interleaved has vpp > 1, zbv and dualpipev have vpp 2, the others vpp 1", "arithmetic", pipeline.p04),
     ("P06", "dedup, gather and fused dispatch need spread experts: ep > 1", "arithmetic", experts.p06),
     ("P07", "kvgather and ulysses share keys and values: they need cp > 1", "arithmetic", mesh.p07),
     ("P08", "ulysses gives every rank whole heads: they must divide by tp x cp", "arXiv 2309.14509", mesh.p08),
     ("P09", "replicas must divide dp x cp (and edp), and need zero >= 1", "arithmetic", mesh.p09),
+    ("P10", "weight gradients apart need pp > 1, and dualpipev two microbatches a stage or more",
+     "deepseek-ai/DualPipe dualpipe/dualpipev.py", pipeline.p10),
+    ("P11", "of the schedules with weight gradients apart dualpipev alone has passes to merge", "arithmetic",
+     pipeline.p11),
     ("P05", "sequence parallelism needs tp > 1", f"{_MEGATRON} model_parallel_config.py (V26)", mesh.p05),
 )  # fmt: skip
 _LAYOUTS: dict[str, LayoutPredicate] = {
     "V71": pipeline.v71,
+    "V76": pipeline.v76_layout,
     "V85": pipeline.v85,
     "V85b": pipeline.v85b,
     "V112": experts.v112_layout,

@@ -9,7 +9,9 @@ import numpy as np
 
 from autodeploy.errors import Fault, SpecError
 from autodeploy.schedule.bounds import stage_work_s
-from autodeploy.schedule.orders import Shape, live_chunks, op_counts
+from autodeploy.schedule.live import live_chunks
+from autodeploy.schedule.orders import op_counts
+from autodeploy.schedule.shapes import Shape
 from autodeploy.schedule.steady import Durations, finish_s
 from autodeploy.spec.plan import Overlap, Schedule
 

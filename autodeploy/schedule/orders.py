@@ -1,54 +1,14 @@
-"""Op orders of every rank, as data (model.md 5.1), and what can be read off them: live chunks and op counts."""
+"""Op orders of every rank, as data (model.md 5.1), and how often each kind of op is in them."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
+from autodeploy.schedule.shapes import NONE, OpCounts, RankOrder, Shape
+from autodeploy.schedule.split_orders import split_order
 from autodeploy.spec.plan import Overlap, Schedule
-
-NONE = -1
-"""Stands where an op has no forward, or no backward, half."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Everything that the order of ops depends on."""
-
-    schedule: Schedule
-    pp: int
-    vpp: int
-    microbatches: int
-    overlap: Overlap
-
-    @property
-    def chunk_passes(self) -> int:
-        """Forward passes of chunks on one rank."""
-        return self.microbatches * self.vpp
-
-
-class RankOrder(NamedTuple):
-    """Ops of one rank in order. An op is a forward, a backward, or both merged (arrays of equal length)."""
-
-    f_microbatch: np.ndarray
-    f_chunk: np.ndarray
-    b_microbatch: np.ndarray
-    b_chunk: np.ndarray
-
-
-class OpCounts(NamedTuple):
-    """How often each kind of op occurs on a rank, per distinct chunk content."""
-
-    forward: np.ndarray
-    """[i] forwards on their own."""
-    backward: np.ndarray
-    """[i] backwards on their own."""
-    merged: np.ndarray
-    """[i, j] forward of content i merged with backward of content j."""
 
 
 def warm_up(shape: Shape, rank: int) -> int:
@@ -73,6 +33,11 @@ def forward_table(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rank_order(shape: Shape, rank: int) -> RankOrder:
+    """The ops of a rank in their order."""
+    return split_order(shape, rank) if shape.split else _whole_order(shape, rank)
+
+
+def _whole_order(shape: Shape, rank: int) -> RankOrder:
     """1F1B or interleaved 1F1B: warm-up forwards, then a forward and a backward in turn, then the rest."""
     microbatch, chunk = forward_table(shape)
     back = shape.vpp - 1 - chunk
@@ -80,24 +45,21 @@ def rank_order(shape: Shape, rank: int) -> RankOrder:
     nothing = np.full(passes, NONE)
     if shape.overlap == Overlap.PAIR:
         tail = nothing[:warm]
-        return RankOrder(
-            np.concatenate([microbatch, tail]), np.concatenate([chunk, tail]),
-            np.concatenate([tail, microbatch]), np.concatenate([tail, back]),
-        )  # fmt: skip
+        whole = np.concatenate([tail, microbatch]), np.concatenate([tail, back])
+        return RankOrder(np.concatenate([microbatch, tail]), np.concatenate([chunk, tail]), *whole, *whole)
     forward = np.concatenate([np.arange(warm), warm + 2 * np.arange(passes - warm)])
     backward = np.concatenate([warm + 1 + 2 * np.arange(passes - warm), 2 * passes - warm + np.arange(warm)])
-    columns = [np.full(2 * passes, NONE) for _ in RankOrder._fields]
+    columns = [np.full(2 * passes, NONE) for _ in range(4)]
     columns[0][forward], columns[1][forward] = microbatch, chunk
     columns[2][backward], columns[3][backward] = microbatch, back
-    return RankOrder(*columns)
+    return RankOrder(*columns, *columns[2:])
 
 
 def _by_content(order: RankOrder, content: np.ndarray) -> RankOrder:
     """The order with the content of each chunk in the place of the chunk."""
-    return order._replace(
-        f_chunk=np.where(order.f_chunk == NONE, NONE, content[order.f_chunk]),
-        b_chunk=np.where(order.b_chunk == NONE, NONE, content[order.b_chunk]),
-    )
+    named = ("f_chunk", "b_chunk", "w_chunk")
+    chunks = {name: getattr(order, name) for name in named}
+    return order._replace(**{name: np.where(held == NONE, NONE, content[held]) for name, held in chunks.items()})
 
 
 @lru_cache(maxsize=8192)
@@ -107,68 +69,17 @@ def op_counts(shape: Shape, rank: int, content: tuple[int, ...]) -> OpCounts:
     `content` says of every chunk which content it has (0 .. v - 1 for all different).
     """
     order, v = _by_content(rank_order(shape, rank), np.array(content)), max(content) + 1
-    has_f, has_b = order.f_chunk != NONE, order.b_chunk != NONE
+    has_f, has_b, has_w = order.f_chunk != NONE, order.b_chunk != NONE, order.w_chunk != NONE
     merged = np.zeros((v, v))
     np.add.at(merged, (order.f_chunk[has_f & has_b], order.b_chunk[has_f & has_b]), 1.0)
+
+    def count(chunks: np.ndarray, where: np.ndarray) -> np.ndarray:
+        return np.bincount(chunks[where], minlength=v).astype(float)
+
     return OpCounts(
-        forward=np.bincount(order.f_chunk[has_f & ~has_b], minlength=v).astype(float),
-        backward=np.bincount(order.b_chunk[has_b & ~has_f], minlength=v).astype(float),
+        forward=count(order.f_chunk, has_f & ~has_b),
+        backward=count(order.b_chunk, has_b & has_w & ~has_f),
         merged=merged,
+        inputs=count(order.b_chunk, has_b & ~has_w),
+        weights=count(order.w_chunk, has_w & ~has_b),
     )
-
-
-def steady_microbatches(shape: Shape) -> Shape:
-    """The same shape with no more microbatches than its live chunks can tell (they repeat from there on)."""
-    return replace(shape, microbatches=min(shape.microbatches, enough_microbatches(shape.pp, shape.vpp)))
-
-
-def enough_microbatches(pp: int, vpp: int) -> int:
-    """Microbatches beyond which live counts stay the same; whole groups of pp where chunks are interleaved."""
-    return 2 * pp if vpp > 1 else 2 * pp + 1
-
-
-@lru_cache(maxsize=8192)
-def live_chunks(shape: Shape, rank: int) -> tuple[tuple[int, ...], ...]:
-    """Live microbatches per chunk at every moment that can be the peak: vectors that no other one exceeds.
-
-    A chunk is live from the start of its forward to the end of its backward; in a merged op the forward takes layer by
-    layer what the backward gives back (docs/decisions/0002). One vector for equal chunks' purposes (their sums agree);
-    several where chunks may differ in size.
-    """
-    order, v = rank_order(steady_microbatches(shape), rank), shape.vpp
-    chunks = np.arange(v)
-    begun = np.cumsum(order.f_chunk[:, None] == chunks, axis=0)
-    ended = np.cumsum(order.b_chunk[:, None] == chunks, axis=0)
-    before = np.vstack([np.zeros((1, v), dtype=int), ended[:-1]])
-    merged = (order.f_chunk != NONE) & (order.b_chunk != NONE)
-    live = begun - np.where(merged[:, None], ended, before)
-    return pareto_maxima({tuple(int(x) for x in row) for row in live})
-
-
-@lru_cache(maxsize=8192)
-def corners(vectors: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """The vectors without those that lie between two others: of a sum with weights of zero and more, none of these is
-    ever above both."""
-    return tuple(one for one in vectors if not _lies_between_two(one, vectors))
-
-
-def _lies_between_two(one: tuple[int, ...], vectors: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether two of the vectors lie on one line with `one`, on either side of it."""
-    ways = {_way(one, other) for other in vectors if other != one}
-    return any(tuple(-step for step in way) in ways for way in ways)
-
-
-def _way(start: tuple[int, ...], end: tuple[int, ...]) -> tuple[int, ...]:
-    """The shortest whole vector that points from one to the other."""
-    steps = [e - s for s, e in zip(start, end, strict=True)]
-    common = math.gcd(*steps)
-    return tuple(step // common for step in steps)
-
-
-def pareto_maxima(vectors: set[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """Vectors that are not below another one in every place, largest first."""
-    kept: list[tuple[int, ...]] = []
-    for vector in sorted(vectors, key=lambda x: (-sum(x), x)):
-        if not any(all(a >= b for a, b in zip(other, vector, strict=True)) for other in kept):
-            kept.append(vector)
-    return tuple(kept)

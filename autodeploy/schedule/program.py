@@ -14,7 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from autodeploy.errors import ScheduleDeadlock
-from autodeploy.schedule.orders import NONE, RankOrder, Shape, rank_order
+from autodeploy.schedule.orders import rank_order
+from autodeploy.schedule.shapes import NONE, RankOrder, Shape
+from autodeploy.spec.placement import slot_of, stage_of
 from autodeploy.spec.plan import Overlap
 
 START = 0
@@ -22,13 +24,15 @@ START = 0
 
 
 class Ops(NamedTuple):
-    """What every op is: its rank, and the microbatch and chunk of its forward and of its backward half."""
+    """What every op is: its rank, and microbatch and chunk of its forward, its backward and its weight gradients."""
 
     rank: np.ndarray
     f_microbatch: np.ndarray
     f_chunk: np.ndarray
     b_microbatch: np.ndarray
     b_chunk: np.ndarray
+    w_microbatch: np.ndarray
+    w_chunk: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +42,9 @@ class Program:
     shape: Shape
     ops: Ops
     duration: np.ndarray
-    """Row of the duration table: slot for F, slots + slot for B, then (rank, i, j) for merged ops; where microbatches
-    differ, (slot, microbatch) for F and B, and (rank, chunk, microbatch) of the forward half for merged ops."""
+    """Row of the duration table, chunk * pp + rank being a pass: F, whole B, then (rank, i, j) for merged ops, then B
+    without its weight gradients and these; where microbatches differ, (pass, microbatch) for F and B, and
+    (rank, chunk, microbatch) of the forward half for merged ops."""
     before: np.ndarray
     """The previous op on the rank."""
     producers: tuple[np.ndarray, ...]
@@ -65,7 +70,8 @@ def compile_program(shape: Shape, *, each_microbatch: bool = False) -> Program:
 
 
 def compile_orders(shape: Shape, orders: Sequence[RankOrder], *, each_microbatch: bool = False) -> Program:
-    """The program of given orders, one per rank. `each_microbatch`: durations differ from microbatch to microbatch.
+    """The program of given orders, one per rank. `each_microbatch`: durations differ from microbatch to microbatch (of
+    schedules that keep backward passes whole).
     Raises `ScheduleDeadlock`, saying who waits for whom."""
     ops = _join(orders)
     last = np.cumsum([len(order.f_chunk) for order in orders])
@@ -73,7 +79,9 @@ def compile_orders(shape: Shape, orders: Sequence[RankOrder], *, each_microbatch
     before[np.concatenate([[0], last[:-1]])] = START
     f_from, b_from = _forward_producers(shape, ops), _backward_producers(shape, ops)
     level = _levels(ops, before, f_from, b_from, last)
-    b_from = np.where(_fed_from_above(shape, ops), b_from, START)  # its own forward ended earlier on the rank
+    # what the rank made itself, it made earlier: only other ranks' outputs are waited for
+    f_from = np.where(_comes_from_below(shape, ops), f_from, START)
+    b_from = np.where(_comes_from_above(shape, ops), b_from, START)
     producers, sends = [f_from, b_from], [_sends_forward(shape, ops), _sends_backward(shape, ops)]
     if shape.overlap == Overlap.NONE:  # a forward has no producer of a backward, and the reverse
         producers, sends = [f_from + b_from], [sends[0] + sends[1]]
@@ -99,18 +107,24 @@ def _join(orders: Sequence[RankOrder]) -> Ops:
     return Ops(ranks, *columns)
 
 
+def _slots(shape: Shape, ops: Ops, chunk: np.ndarray) -> np.ndarray:
+    """The slot of a chunk on the rank of every op; of NONE something without meaning."""
+    found: np.ndarray = slot_of(shape.vee, shape.pp, ops.rank, np.maximum(chunk, 0))
+    return found
+
+
 def _where_is(shape: Shape, ops: Ops, microbatch: np.ndarray, chunk: np.ndarray) -> np.ndarray:
-    """[vpp * pp, microbatches] index of the op that holds a pass of a slot."""
-    found = np.zeros((shape.vpp * shape.pp, shape.microbatches), dtype=np.intp)
+    """[slots, microbatches] index of the op that holds a pass of a slot."""
+    found = np.zeros((shape.slots, shape.microbatches), dtype=np.intp)
     here = np.nonzero(chunk != NONE)[0]
-    found[chunk[here] * shape.pp + ops.rank[here], microbatch[here]] = here + 1
+    found[_slots(shape, ops, chunk)[here], microbatch[here]] = here + 1
     return found
 
 
 def _forward_producers(shape: Shape, ops: Ops) -> np.ndarray:
     """The forward of the slot below, on the same microbatch."""
     found = _where_is(shape, ops, ops.f_microbatch, ops.f_chunk)
-    slot = ops.f_chunk * shape.pp + ops.rank
+    slot = _slots(shape, ops, ops.f_chunk)
     fed = (ops.f_chunk != NONE) & (slot > 0)
     return np.where(fed, found[np.maximum(slot - 1, 0), np.maximum(ops.f_microbatch, 0)], START)
 
@@ -119,35 +133,53 @@ def _backward_producers(shape: Shape, ops: Ops) -> np.ndarray:
     """The backward of the slot above; in the last slot its own forward."""
     found = _where_is(shape, ops, ops.b_microbatch, ops.b_chunk)
     own = _where_is(shape, ops, ops.f_microbatch, ops.f_chunk)
-    top, microbatch = shape.pp * shape.vpp - 1, np.maximum(ops.b_microbatch, 0)
-    slot = ops.b_chunk * shape.pp + ops.rank
+    top, microbatch = shape.slots - 1, np.maximum(ops.b_microbatch, 0)
+    slot = _slots(shape, ops, ops.b_chunk)
     above = found[np.minimum(slot + 1, top), microbatch]
     return np.where(ops.b_chunk == NONE, START, np.where(slot < top, above, own[top, microbatch]))
 
 
+def crosses(shape: Shape, slot: np.ndarray, step: int) -> np.ndarray:
+    """Whether what leaves a slot for the next one (step 1) or the one before (-1) goes to another rank."""
+    there = np.clip(slot + step, 0, shape.slots - 1)
+    vee, pp = shape.vee, shape.pp
+    found: np.ndarray = (there != slot) & (stage_of(vee, pp, there) != stage_of(vee, pp, slot))
+    return found
+
+
 def _sends_forward(shape: Shape, ops: Ops) -> np.ndarray:
-    """Every slot but the last, where the next slot is on another rank."""
-    return (ops.f_chunk != NONE) & (ops.f_chunk * shape.pp + ops.rank < shape.pp * shape.vpp - 1) & (shape.pp > 1)
+    """Where the next slot is on another rank."""
+    return (ops.f_chunk != NONE) & crosses(shape, _slots(shape, ops, ops.f_chunk), 1)
 
 
-def _fed_from_above(shape: Shape, ops: Ops) -> np.ndarray:
-    """Ops whose backward half gets its gradients from another slot."""
-    return (ops.b_chunk != NONE) & (ops.b_chunk * shape.pp + ops.rank < shape.pp * shape.vpp - 1)
+def _comes_from_below(shape: Shape, ops: Ops) -> np.ndarray:
+    """Ops whose forward half gets its input from another rank."""
+    return (ops.f_chunk != NONE) & crosses(shape, _slots(shape, ops, ops.f_chunk), -1)
+
+
+def _comes_from_above(shape: Shape, ops: Ops) -> np.ndarray:
+    """Ops whose backward half gets its gradients from another rank."""
+    return (ops.b_chunk != NONE) & crosses(shape, _slots(shape, ops, ops.b_chunk), 1)
 
 
 def _sends_backward(shape: Shape, ops: Ops) -> np.ndarray:
-    """Every slot but the first."""
-    return (ops.b_chunk != NONE) & (ops.b_chunk * shape.pp + ops.rank > 0) & (shape.pp > 1)
+    """Where the slot before is on another rank."""
+    return (ops.b_chunk != NONE) & crosses(shape, _slots(shape, ops, ops.b_chunk), -1)
 
 
 def _duration_rows(shape: Shape, ops: Ops) -> np.ndarray:
-    slots = shape.pp * shape.vpp
+    passes = shape.slots
     forward = ops.f_chunk * shape.pp + ops.rank
-    backward = slots + ops.b_chunk * shape.pp + ops.rank
-    rows = np.where(ops.f_chunk != NONE, forward, backward)
+    backward = passes + ops.b_chunk * shape.pp + ops.rank
+    rows, next_row = np.where(ops.f_chunk != NONE, forward, backward), 2 * passes
     if shape.overlap == Overlap.PAIR:
-        merged = 2 * slots + (ops.rank * shape.vpp + ops.f_chunk) * shape.vpp + ops.b_chunk
+        merged = next_row + (ops.rank * shape.vpp + ops.f_chunk) * shape.vpp + ops.b_chunk
         rows = np.where((ops.f_chunk != NONE) & (ops.b_chunk != NONE), merged, rows)
+        next_row += passes * shape.vpp
+    if shape.split:
+        inputs, weights = backward - passes + next_row, next_row + passes + ops.w_chunk * shape.pp + ops.rank
+        rows = np.where((ops.b_chunk != NONE) & (ops.w_chunk == NONE), inputs, rows)
+        rows = np.where((ops.b_chunk == NONE) & (ops.w_chunk != NONE), weights, rows)
     return rows
 
 
@@ -199,4 +231,6 @@ def _name(ops: Ops, op: int) -> str:
         halves.append(f"F of microbatch {ops.f_microbatch[op]} chunk {ops.f_chunk[op]}")
     if ops.b_chunk[op] != NONE:
         halves.append(f"B of microbatch {ops.b_microbatch[op]} chunk {ops.b_chunk[op]}")
+    if not halves:
+        halves.append(f"W of microbatch {ops.w_microbatch[op]} chunk {ops.w_chunk[op]}")
     return f"rank {ops.rank[op]} " + " + ".join(halves)

@@ -15,15 +15,17 @@ def simulate(
     backward_s: np.ndarray,
     merged_s: np.ndarray | None,
     send_s: np.ndarray,
+    split_s: np.ndarray | None = None,
 ) -> np.ndarray:
     """[pp, K] when every rank ends its last op.
 
-    Axes: forward_s, backward_s [slots, K], slot = chunk * pp + stage; merged_s [pp, vpp, vpp, K] forward of
+    Axes: forward_s, backward_s [slots, K], at chunk * pp + stage; merged_s [pp, vpp, vpp, K] forward of
     chunk i merged with backward of chunk j (needed for overlapped shapes only); send_s [K] of one message
-    between neighbouring stages. With a program of `each_microbatch`: forward_s, backward_s [slots, M, K], and
+    between neighbouring stages; split_s [2, slots, K] a backward without its weight gradients, and these (needed for
+    schedules that run them apart). With a program of `each_microbatch`: forward_s, backward_s [slots, M, K], and
     merged_s [pp, vpp, M, K] by the forward half.
     """
-    return run(program, forward_s, backward_s, merged_s, send_s).end[program.last]
+    return run(program, forward_s, backward_s, merged_s, send_s, split_s).end[program.last]
 
 
 class Moments(NamedTuple):
@@ -40,13 +42,14 @@ def run(
     backward_s: np.ndarray,
     merged_s: np.ndarray | None,
     send_s: np.ndarray,
+    split_s: np.ndarray | None = None,
 ) -> Moments:
     """When every op ends and its outputs arrive; axes as in `simulate`.
 
     A rank runs one op at a time, and its port sends one message at a time, in the order of its ops. So an op starts
     at max(end of the op before, arrivals of what it consumes), and a message leaves at max(end of its op, port free).
     """
-    durations = duration_table(forward_s, backward_s, merged_s)
+    durations = duration_table(forward_s, backward_s, merged_s, split_s)
     end = np.zeros((len(program.ops.rank) + 1, len(send_s)))
     arrived = tuple(np.zeros_like(end) for _ in program.producers)
     port = arrived[-1]  # an op's last message is what the next one waits behind
@@ -64,7 +67,9 @@ def run(
     return Moments(end, arrived)
 
 
-def duration_table(forward_s: np.ndarray, backward_s: np.ndarray, merged_s: np.ndarray | None) -> np.ndarray:
+def duration_table(
+    forward_s: np.ndarray, backward_s: np.ndarray, merged_s: np.ndarray | None, split_s: np.ndarray | None = None
+) -> np.ndarray:
     """[rows, K] seconds of every kind of op, in the rows that `Program.duration` names."""
-    parts = [forward_s, backward_s] if merged_s is None else [forward_s, backward_s, merged_s]
+    parts = [part for part in (forward_s, backward_s, merged_s, split_s) if part is not None]
     return np.concatenate([part.reshape(-1, part.shape[-1]) for part in parts])

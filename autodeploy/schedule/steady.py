@@ -6,14 +6,15 @@ those of one period earlier plus a constant, all later ones are too, until the l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from autodeploy.schedule.orders import Shape, warm_up
-from autodeploy.schedule.program import Program, compile_program
+from autodeploy.schedule.orders import warm_up
+from autodeploy.schedule.program import START, Program, compile_program
+from autodeploy.schedule.shapes import Shape
 from autodeploy.schedule.simulate import Moments, run, simulate
 from autodeploy.spec.plan import Overlap
 
@@ -21,6 +22,8 @@ GROUPS = 20
 """Groups of pp microbatches that are simulated one by one; twice as many for plans that have not settled by then."""
 PERIODS = 4
 """Longest period looked for, in groups."""
+SPLIT_WINDOW = 4
+"""Groups of pp microbatches within which an op waits for others where weight gradients run apart."""
 EQUAL_FRAC = 1e-12
 """Two moments are equal within this share of the step: rounding."""
 
@@ -32,11 +35,20 @@ class Durations(NamedTuple):
     backward_s: np.ndarray
     merged_s: np.ndarray | None
     send_s: np.ndarray
+    split_s: np.ndarray | None = None
 
     def plans(self, index: np.ndarray) -> Durations:
         """Some of the plans."""
-        merged = None if self.merged_s is None else self.merged_s[..., index]
-        return Durations(self.forward_s[:, index], self.backward_s[:, index], merged, self.send_s[index])
+        merged, split = (None if each is None else each[..., index] for each in (self.merged_s, self.split_s))
+        return Durations(self.forward_s[:, index], self.backward_s[:, index], merged, self.send_s[index], split)
+
+
+def side_by_side(parts: Sequence[Durations]) -> Durations:
+    """The plans of all parts."""
+    columns: list[Any] = [
+        None if each[0] is None else np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)
+    ]
+    return Durations(*columns)
 
 
 class Period(NamedTuple):
@@ -78,9 +90,9 @@ def _period(shape: Shape, times: Durations) -> Period:
     equal_s = EQUAL_FRAC * moments.end[program.last].max(axis=0)
     steady = _steady(program, moments)
     found = Period(np.zeros(len(times.send_s), dtype=int), np.zeros(len(times.send_s)))
-    window = warm_up(shape, 0) + shape.pp
+    window = SPLIT_WINDOW * shape.pp if shape.split else warm_up(shape, 0) + shape.pp
     for length in _lengths(shape):
-        passes = length * shape.vpp
+        passes = length if shape.split else length * shape.vpp
         later, earlier = steady[:, -window:], steady[:, -window - passes : -passes]
         shift = (later - earlier).reshape(-1, len(equal_s))
         repeats = (np.ptp(shift, axis=0) <= equal_s) & (found.microbatches == 0)
@@ -91,21 +103,32 @@ def _period(shape: Shape, times: Durations) -> Period:
 
 def _lengths(shape: Shape) -> Iterator[int]:
     """Microbatches that a period may have: any number, with interleaving whole groups."""
-    unit = shape.pp if shape.vpp > 1 else 1
+    unit = shape.pp if shape.vpp > 1 and not shape.split else 1
     yield from range(unit, PERIODS * shape.pp + 1, unit)
 
 
 def _steady(program: Program, moments: Moments) -> np.ndarray:
-    """[moments, passes, K] of the passes in which all ranks alternate: ends of ops and of messages, per rank."""
-    shape = program.shape
+    """[moments, passes, K] of the passes (microbatches, where weight gradients run apart) in which all ranks do the
+    same over and over: ends of ops and of messages, per rank."""
+    places_of = _split_places if program.shape.split else _places
+    places = [each for rank in range(program.shape.pp) for each in places_of(program, rank)]
+    return np.stack([times[each] for each in places for times in (moments.end, *moments.arrived)])
+
+
+def _places(program: Program, rank: int) -> list[np.ndarray]:
+    """Ops of a rank between warm-up and drain, each kind apart."""
+    shape, ops, warm = program.shape, program.of_rank[rank], warm_up(program.shape, rank)
     begin = warm_up(shape, 0)
-    rows = []
-    for rank, ops in enumerate(program.of_rank):
-        warm = warm_up(shape, rank)
-        places = [ops[begin : shape.chunk_passes]]
-        if shape.overlap == Overlap.NONE:
-            first = warm + 2 * (begin - warm)
-            last = warm + 2 * (shape.chunk_passes - warm)
-            places = [ops[first:last:2], ops[first + 1 : last : 2]]
-        rows += [times[each] for each in places for times in (moments.end, *moments.arrived)]
-    return np.stack(rows)
+    if shape.overlap != Overlap.NONE:
+        return [ops[begin : shape.chunk_passes]]
+    first, last = (warm + 2 * (passes - warm) for passes in (begin, shape.chunk_passes))
+    return [ops[first:last:2], ops[first + 1 : last : 2]]
+
+
+def _split_places(program: Program, rank: int) -> list[np.ndarray]:
+    """The same up to the last forward through the first chunk: from one such forward to the next the ops repeat."""
+    shape, ops = program.shape, program.of_rank[rank]
+    entries = np.nonzero(program.ops.f_chunk[ops - START - 1] == 0)[0]
+    last, each = int(entries[-1]), int(entries[-1] - entries[-2])
+    first = last - each * (PERIODS + SPLIT_WINDOW) * shape.pp
+    return [ops[first + kind : last : each] for kind in range(each)]

@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autodeploy.schedule.orders import NONE, Shape
-from autodeploy.schedule.program import START, Program
+from autodeploy.schedule.program import START, Program, crosses
+from autodeploy.schedule.shapes import NONE, Shape
 from autodeploy.schedule.simulate import duration_table, run
 from autodeploy.schedule.steady import Durations
+from autodeploy.spec.placement import slot_of
 
 COMPUTE, PORT, EXCHANGE, STEP_END = "compute", "port", "expert exchange", "step end"
 """Lanes; there may be others."""
-FORWARD, BACKWARD, MERGED, SEND = "F", "B", "F+B", "send"
+FORWARD, BACKWARD, INPUTS, WEIGHTS, MERGED, SEND = "F", "B", "Bi", "W", "F+B", "send"
 """Kinds of events of the pipeline; those of the step's end are named by whoever states them."""
 SNAP_FRAC = 1e-12
 """Two moments so close to each other are one: what rounding leaves of end - duration."""
@@ -39,6 +40,8 @@ class Event:
     forward: Pass | None = None
     """The forward half of an op, or whose output is sent."""
     backward: Pass | None = None
+    weights: Pass | None = None
+    """Whose weight gradients an op makes."""
     start_s: float
     duration_s: float
 
@@ -62,7 +65,7 @@ class OpTimes(NamedTuple):
 def op_times(program: Program, durations: Durations) -> OpTimes:
     """When every op runs and its outputs travel: all that a timeline takes from the simulation (of its first plan)."""
     end, arrived = run(program, *durations)
-    table = duration_table(durations.forward_s, durations.backward_s, durations.merged_s)
+    table = duration_table(durations.forward_s, durations.backward_s, durations.merged_s, durations.split_s)
     ends, before = end[START + 1 :, 0], end[program.before, 0]
     start = ends - table[program.duration, 0]
     start = np.where(start - before <= SNAP_FRAC * ends, before, start)
@@ -83,6 +86,7 @@ def step_events(
         halves = _Halves(
             _passes(program.ops.f_microbatch[here], program.ops.f_chunk[here]),
             _passes(program.ops.b_microbatch[here], program.ops.b_chunk[here]),
+            _passes(program.ops.w_microbatch[here], program.ops.w_chunk[here]),
         )
         found += _ops(rank, halves, mine)
         found += _messages(program.shape, rank, halves, mine)
@@ -95,6 +99,7 @@ class _Halves(NamedTuple):
 
     forward: list[Pass | None]
     backward: list[Pass | None]
+    weights: list[Pass | None]
 
 
 def _passes(microbatch: np.ndarray, chunk: np.ndarray) -> list[Pass | None]:
@@ -104,25 +109,37 @@ def _passes(microbatch: np.ndarray, chunk: np.ndarray) -> list[Pass | None]:
 
 def _ops(rank: int, halves: _Halves, times: OpTimes) -> Iterator[Event]:
     moments = zip(times.start_s.tolist(), times.end_s.tolist(), strict=True)
-    for forward, backward, (start, end) in zip(*halves, moments, strict=True):
-        kind = MERGED if forward and backward else FORWARD if forward else BACKWARD
+    for forward, backward, weights, (start, end) in zip(*halves, moments, strict=True):
         yield Event(
-            rank=rank, lane=COMPUTE, kind=kind, forward=forward, backward=backward, start_s=start,
-            duration_s=end - start,
+            rank=rank, lane=COMPUTE, kind=_kind(forward, backward, weights), forward=forward, backward=backward,
+            weights=weights, start_s=start, duration_s=end - start,
         )  # fmt: skip
+
+
+def _kind(forward: Pass | None, backward: Pass | None, weights: Pass | None) -> str:
+    if forward:
+        return MERGED if backward else FORWARD
+    if backward:
+        return BACKWARD if weights else INPUTS
+    return WEIGHTS
 
 
 def _messages(shape: Shape, rank: int, halves: _Halves, times: OpTimes) -> Iterator[Event]:
     """Outputs on their way to the next slot, and gradients to the one before; the ends of the model send nothing."""
     if shape.pp == 1:
         return
-    top = shape.pp * shape.vpp - 1
+    down, up = ([_crosses(shape, rank, chunk, step) for chunk in range(shape.vpp)] for step in (1, -1))
     moments = zip(times.leave_s.tolist(), times.arrive_s.tolist(), strict=True)
-    for forward, backward, (leave, arrive) in zip(*halves, moments, strict=True):
-        if forward and forward.chunk * shape.pp + rank < top:
+    for forward, backward, _, (leave, arrive) in zip(*halves, moments, strict=True):
+        if forward and down[forward.chunk]:
             yield _message(rank, leave[0], arrive[0], forward=forward)
-        if backward and backward.chunk * shape.pp + rank > 0:
+        if backward and up[backward.chunk]:
             yield _message(rank, leave[1], arrive[1], backward=backward)
+
+
+def _crosses(shape: Shape, rank: int, chunk: int, step: int) -> bool:
+    slot = np.array(slot_of(shape.vee, shape.pp, rank, chunk))
+    return bool(crosses(shape, slot, step))
 
 
 def _message(
@@ -151,21 +168,31 @@ class Level(NamedTuple):
 
 
 def live_levels(
-    ops: Sequence[Event], chunk_bytes: Sequence[float], static_bytes: float = 0.0, backward_bytes: float = 0.0
+    ops: Sequence[Event],
+    chunk_bytes: Sequence[float],
+    static_bytes: float = 0.0,
+    backward_bytes: float = 0.0,
+    delayed_bytes: Sequence[float] = (),
 ) -> list[Level]:
     """Bytes on one rank over time, from its ops in order: a chunk lives from the start of its forward to the end of
-    its backward, and a backward works on some more while it runs; merged, they change places layer by layer."""
-    levels, live = [Level(0.0, static_bytes)], [0] * len(chunk_bytes)
+    its backward, and a backward works on some more while it runs; merged, they change places layer by layer.
+    `delayed_bytes`: per chunk, what waits for weight gradients that run apart."""
+    waiting, sizes = len(chunk_bytes), [*chunk_bytes, *delayed_bytes]
+    levels, live = [Level(0.0, static_bytes)], [0] * (2 * waiting)
     for op in ops:
         if op.forward and not op.backward:
             live[op.forward.chunk] += 1
-        held = static_bytes + sum(map(mul, live, chunk_bytes))
+        held = static_bytes + sum(map(mul, live, sizes))
         _note(levels, op.start_s, held + (backward_bytes if op.backward else 0.0))
         if op.backward:
             live[op.backward.chunk] -= 1
+        if op.backward and not op.weights:
+            live[waiting + op.backward.chunk] += 1
+        if op.weights and not op.backward:
+            live[waiting + op.weights.chunk] -= 1
         if op.forward and op.backward:
             live[op.forward.chunk] += 1
-        _note(levels, op.end_s, static_bytes + sum(map(mul, live, chunk_bytes)))
+        _note(levels, op.end_s, static_bytes + sum(map(mul, live, sizes)))
     return levels
 
 

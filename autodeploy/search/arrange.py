@@ -18,15 +18,17 @@ from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.load import Load
 from autodeploy.cost.memory import Params, boundary_buffers, stage_params, vocabulary_copies
 from autodeploy.cost.sharding import shard_traffic
-from autodeploy.cost.slots import backward_loads, boundary_bytes, forward_loads, stage_send_s
+from autodeploy.cost.slots import backward_loads, boundary_bytes, forward_loads, stage_send_s, weight_times
 from autodeploy.cost.tail import data_parallel, stage_tail
 from autodeploy.numeric import Num, is_column, largest, total
 from autodeploy.schedule.bounds import stage_work_s, step_bound_s
-from autodeploy.schedule.orders import OpCounts, enough_microbatches, op_counts
+from autodeploy.schedule.live import enough_microbatches
+from autodeploy.schedule.orders import op_counts
+from autodeploy.schedule.shapes import OpCounts
 from autodeploy.search.arranged import Arranged, Case, Common, Distinct, Pipe, StageCost
 from autodeploy.spec.layout import Layout, Role
 from autodeploy.spec.model import Kind, Model
-from autodeploy.spec.plan import Overlap, Plan, PlanLike
+from autodeploy.spec.plan import FIRST_SPLIT, Overlap, Plan, PlanLike, Schedule
 from autodeploy.spec.space import Space
 
 
@@ -62,6 +64,7 @@ def put_together(common: Common, case: Case, stages: tuple[StageCost, ...]) -> A
         needed_bytes=allocated / (1.0 - common.space.cluster.fragmentation_frac) + common.limits.communicators,
         host_bytes=held,
         fits=(allocated <= common.limits.capacity_bytes) & (held <= common.limits.host_bytes),
+        rolls=case.split and common.space.target.profile.rolling_update,
     )
 
 
@@ -125,6 +128,7 @@ def cost_stage(
     )
     return StageCost(
         role=role, params=params, held=held, memory=memory, forward=forward, backward=backward, extra=extra, tail=tail,
+        weights_s=weight_times(role, costs) if case.split else (),
         sharding_s=total([role.count(kind) * sum(common.sharding[kind]) for kind in role.kinds if common.sharding]),
     )  # fmt: skip
 
@@ -151,15 +155,28 @@ def _bound(common: Common, case: Case, stages: tuple[StageCost, ...]) -> Num:
     last = [stage.role.stages[-1] for stage in stages]
     pipe = Pipe(case=case, microbatches=common.microbatches, send_s=common.send_s)
     work = [_work_s(pipe, stage, rank, common.distinct) for stage, rank in zip(stages, last, strict=True)]
+    tails = [stage.tail.seconds for stage in stages]
+    if case.split and common.space.target.profile.rolling_update:
+        return largest([seconds + tail for seconds, tail in zip(work, tails, strict=True)])
+    delayed = [_delayed_s(pipe, stage, rank, common.distinct) for stage, rank in zip(stages, last, strict=True)]
     return step_bound_s(
         last,
         case.layout.role_of_stage,
         [case.pass_s(stage.forward[0]) for stage in stages],
-        [case.pass_s(stage.backward[0]) for stage in stages],
+        [stage.inputs_s(case)[0] if case.split else case.pass_s(stage.backward[0]) for stage in stages],
         work,
-        [stage.tail.seconds for stage in stages],
+        tails,
         common.send_s,
+        delayed if case.split else None,
     )
+
+
+def _delayed_s(pipe: Pipe, stage: StageCost, rank: int, distinct: Distinct | None) -> Num:
+    """Seconds of the weight gradients that a stage runs apart."""
+    if not pipe.case.split:
+        return 0.0
+    counts = _counts(pipe.case, stage.role, rank, pipe.microbatches, distinct).weights
+    return total([count * seconds for count, seconds in zip(counts, stage.weights_s, strict=True)])
 
 
 def _work_s(pipe: Pipe, stage: StageCost, rank: int, distinct: Distinct | None) -> Num:
@@ -170,7 +187,8 @@ def _work_s(pipe: Pipe, stage: StageCost, rank: int, distinct: Distinct | None) 
     forward = [case.pass_s(load) for load in stage.forward]
     backward = [case.pass_s(load) for load in stage.backward]
     counts = _counts(case, stage.role, rank, pipe.microbatches, distinct)
-    return stage_work_s(counts, forward, backward, stage.merged_s(pipe.sends_s, case.taken_frac))
+    split = (stage.inputs_s(case), stage.weights_s) if case.split else None
+    return stage_work_s(counts, forward, backward, stage.merged_s(pipe.sends_s, case.taken_frac), split)
 
 
 def stage_work_s_of(found: Arranged, stage: StageCost, rank: int) -> Num:
@@ -194,18 +212,19 @@ def _counts(case: Case, role: Role, rank: int, microbatches: Num, distinct: Dist
 def _exposed_sends(case: Case, microbatches: Num) -> Num:
     """Messages in the open beyond fill and drain, which the bound already holds (model.md 5.3)."""
     pp, vpp = case.layout.pp, case.layout.vpp
-    if vpp > 1:
+    if vpp > 1 and not case.layout.vee:
         return 2.0 * pp * (vpp - 1)
     return 2.0 * (pp - 1) * (microbatches - 1.0) / pp
 
 
 def case_of(space: Space, plan: Plan, rule: str, layout: Layout) -> Case:
     """The case of one plan on a layout."""
-    live = live_cap(plan.pp, int(microbatches_of(space, plan))) if plan.vpp > 1 else 1
+    alike = plan.vpp == 1 and plan.schedule < FIRST_SPLIT
+    live = 1 if alike else live_cap(plan.schedule, plan.pp, int(microbatches_of(space, plan)))
     taken_frac = space.cluster.device.exchange_frac
     return Case(plan.schedule, plan.overlap, plan.recompute, rule, layout, live, taken_frac)
 
 
-def live_cap(pp: int, microbatches: int) -> int:
-    """Microbatches of an interleaved schedule beyond which live counts stay the same (whole groups of pp)."""
-    return min(microbatches, enough_microbatches(pp, 2))
+def live_cap(schedule: Schedule, pp: int, microbatches: int) -> int:
+    """Microbatches of a schedule beyond which live counts stay the same (interleaved: whole groups of pp)."""
+    return min(microbatches, enough_microbatches(schedule, pp, 2))

@@ -18,10 +18,10 @@ from autodeploy.cost.pairing import paired_s, pass_s
 from autodeploy.cost.sharding import ShardTraffic
 from autodeploy.cost.tail import DataParallel, StageTail
 from autodeploy.numeric import Num
-from autodeploy.schedule.orders import Shape
+from autodeploy.schedule.shapes import Shape
 from autodeploy.spec.layout import Layout, Role
 from autodeploy.spec.model import Kind
-from autodeploy.spec.plan import Overlap, PlanLike, Schedule
+from autodeploy.spec.plan import FIRST_SPLIT, Overlap, PlanLike, Schedule
 from autodeploy.spec.space import Space
 
 Distinct = tuple[np.ndarray, np.ndarray]
@@ -47,6 +47,11 @@ class Case:
         """The schedule shape for so many microbatches."""
         return Shape(self.schedule, self.layout.pp, self.layout.vpp, microbatches, self.overlap)
 
+    @property
+    def split(self) -> bool:
+        """Whether weight gradients may run apart."""
+        return self.schedule >= FIRST_SPLIT
+
     def pass_s(self, load: Load) -> Num:
         """Seconds of a pass that is not merged."""
         return pass_s(load, self.overlap, self.taken_frac)
@@ -66,10 +71,17 @@ class StageCost:
     extra: Mapping[Kind, Load]
     """What recompute adds to the backward pass of each kind of layer."""
     tail: StageTail
+    weights_s: tuple[Num, ...] = ()
+    """Weight gradients per distinct chunk content, where the schedule runs them apart."""
     chosen: Chosen | None = None
     """What its solved selection is, where the plan asks for one."""
     sharding_s: Num = 0.0
     """Gathers and scatters in the open, in a forward and backward pass of one microbatch."""
+
+    def inputs_s(self, case: Case) -> list[Num]:
+        """A backward pass without its weight gradients, per content."""
+        pairs = zip(self.backward, self.weights_s, strict=True)
+        return [case.pass_s(load.without(weights)) for load, weights in pairs]
 
     def merged_s(self, sends_s: Num, taken_frac: float) -> list[list[Num]]:
         """[i][j] forward of content i merged with backward of content j, beside the messages of the op before."""
@@ -108,6 +120,8 @@ class Arranged:
     """Of the device: with what the allocator loses, and with communicators."""
     host_bytes: Num
     fits: Num
+    rolls: bool = False
+    """Whether every stage goes on to the next step when it is done itself (`Profile.rolling_update`)."""
 
     @property
     def pipe(self) -> Pipe:

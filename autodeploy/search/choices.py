@@ -64,7 +64,7 @@ def _ruled_items(space: Space, plan: Plan, found: Arranged, rungs: Ladder, cost:
     share = rungs.share_frac
     for module in names:
         have = [kind for kind in cost.role.kinds if kind in LAYERS and costs[kind].rows_bytes[module] > 0.0]
-        saved = max(sum(n * share * costs[k].rows_bytes[module] for k, n in live if k in have) for live in moments)
+        saved = max(sum(n * share * costs[k].rows_bytes[module] for k, n, _ in live if k in have) for live in moments)
         seconds = sum(cost.role.count(kind) * share * costs[kind].rebuild[module].alone for kind in have)
         count = sum(cost.role.count(kind) for kind in have)
         if count:
@@ -114,7 +114,9 @@ def tradeoffs(space: Space, plan: Plan, found: Arranged, stage: int, points: int
     cost = found.stages[case.layout.role_of_stage[stage]]
     role = apart(case.layout).roles[stage]
     live = live_of(found.microbatches, case, role)
-    fixed = resident_bytes(limits, cost.params) + cost.held.always + working_buffers(limits, role, passes_of(live))
+    fixed = (
+        resident_bytes(limits, cost.params) + cost.held.always + working_buffers(limits, role, passes_of(live, role))
+    )
     need = need_of(role, prices_of(common, case), live, fixed, (0.0, limits.host_bytes, 0.0))
     whole = max(need.need_bytes)
     return [

@@ -14,6 +14,7 @@ from autodeploy.search.enumerate import broken_rules, describe, enumerate_plans,
 from autodeploy.search.exact import search_exact
 from autodeploy.search.layouts import shape_fault
 from autodeploy.spec.conditions import Condition
+from autodeploy.spec.placement import chunks_fit
 from autodeploy.spec.plan import (
     CODES,
     CP_COMM_WORDS,
@@ -37,6 +38,7 @@ LISTED = (
     "etp",
     "mbs",
     "sp",
+    "schedule",
     "overlap",
     "dispatch",
     "zero",
@@ -46,9 +48,10 @@ LISTED = (
     "layout",
     "recompute",
 )
-"""Fields that a space lists; dp and schedule follow from them."""
+"""Fields that a space lists; dp follows from them."""
 ZERO_STAGES = (0, 1, 2, 3)
 WORDS_OF = {
+    "schedule": SCHEDULE_WORDS,
     "overlap": OVERLAP_WORDS,
     "dispatch": DISPATCH_WORDS,
     "cp_comm": CP_COMM_WORDS,
@@ -76,7 +79,6 @@ def restricted(space: Space, given: Mapping[str, Any]) -> Space:
     if held.get("zero", (1,))[0] not in ZERO_STAGES:
         raise spec_error("zero", f"no stage {given['zero']}", "0 1 2 3")
     derived = [f"dp={given['dp']}"] if "dp" in given else []
-    derived += [f"schedule={SCHEDULE_WORDS[int(given['schedule'])]}"] if "schedule" in given else []
     return replace(with_values(space, **held), only=(*space.only, *derived))
 
 
@@ -137,7 +139,7 @@ def _check_derived(space: Space, given: Mapping[str, Any]) -> None:
             problem = f"tp x pp x cp x dp = {product}, but there are {space.devices} devices (rule V01)"
             share = space.devices / (given["tp"] * given["pp"] * cp)
             faults.append(Fault(path="dp", problem=problem, allowed=f"{share:g}" if share.is_integer() else ""))
-    if "schedule" in given and "vpp" in given and bool(given["schedule"]) != (given["vpp"] > 1):
+    if "schedule" in given and "vpp" in given and not chunks_fit(given["schedule"], given["vpp"]):
         faults.append(Fault(path="schedule", problem=RULES["P04"].text + " (rule P04)"))
     if faults:
         raise SpecError(*faults)

@@ -16,12 +16,14 @@ from autodeploy.legality.rules import LAYOUT_FIELDS, RULES
 from autodeploy.search.layouts import layout_faults_of, layouts_of, question_of, rules_of
 from autodeploy.spec.conditions import parse_condition
 from autodeploy.spec.model import GQA
+from autodeploy.spec.placement import is_vee
 from autodeploy.spec.plan import (
     CODES,
     CP_COMM_WORDS,
     DISPATCH_WORDS,
     OVERLAP_WORDS,
     PLAN_FIELDS,
+    SCHEDULE_WORDS,
     STATES_WORDS,
     Plan,
     PlanTable,
@@ -69,6 +71,8 @@ def field_values(space: Space) -> dict[str, tuple]:
     values["cp_comm"] = tuple(CP_COMM_WORDS.index(word) for word in plan.cp_comm)
     if plan.sp is not None:
         values["sp"] = plan.sp
+    if plan.schedule is not None:
+        values["schedule"] = tuple(SCHEDULE_WORDS.index(word) for word in plan.schedule)
     return values
 
 
@@ -201,7 +205,7 @@ def _with_derived(space: Space, columns: dict[str, np.ndarray]) -> dict[str, np.
     share = np.floor(space.devices / (columns["tp"] * columns["pp"] * columns["cp"]))
     columns["dp"] = np.maximum(share, 1.0)
     columns.setdefault("sp", columns["tp"] > 1)
-    columns["schedule"] = columns["vpp"] > 1
+    columns.setdefault("schedule", columns["vpp"] > 1)
     codes = tuple(CODES)
     columns |= {name: columns[name].astype(np.int8) for name in codes}
     columns |= {name: columns[name].astype(np.int16) for name in ("layout", "recompute")}
@@ -212,6 +216,7 @@ def _layouts_hold(space: Space, table: PlanTable) -> tuple[np.ndarray, np.ndarra
     """Where some layout exists (L01), and where some layout also keeps the target's rules about layouts."""
     first, inverse = distinct(table, LAYOUT_FIELDS)
     plans = [table.row(int(row)) for row in first]
-    exists = [bool(candidates(space.model, space.job, p.pp, p.vpp, p.layout)) for p in plans]
+    model, job = space.model, space.job
+    exists = [bool(candidates(model, job, p.pp, p.vpp, p.layout, vee=is_vee(p.schedule))) for p in plans]
     allowed = [bool(layouts_of(space, plan)) for plan in plans]
     return np.array(exists, dtype=bool)[inverse], np.array(allowed, dtype=bool)[inverse]

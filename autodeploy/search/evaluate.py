@@ -168,7 +168,7 @@ def _stages(space: Space, plan: Plan, found: Arranged, rungs: Ladder, steps: Ste
         out.append(
             StageResult(
                 stage=stage,
-                layers=tuple(slots[stage :: layout.pp]),
+                layers=tuple(slots[slot] for slot in layout.slots_of(stage)),
                 recompute=recompute[stage],
                 busy_s=float(stage_work_s_of(found, cost, stage)),
                 finish_s=float(steps.finish_s[stage, 0]),
@@ -225,7 +225,7 @@ def _passes(found: Arranged, rungs: Ladder, cost: StageCost, stage: int) -> Pass
     live = live_layers(found.case.shape(found.case.live_microbatches), alone, found.microbatches)
     rung = int(cost.memory.rung)
     return Passes(
-        rows=activation_bytes(rungs.kept_bytes, live, rung),
+        rows=activation_bytes(rungs.kept_bytes, rungs.delayed_bytes, live, rung),
         forward=max(rungs.forward_bytes[kind] for kind in cost.role.kinds),
         backward=transient_bytes(rungs.transient_bytes, cost.role, rung),
         live=live_passes(alone, live),
@@ -241,7 +241,7 @@ def _solved_passes(found: Arranged, rungs: Ladder, cost: StageCost) -> Passes:
         rows=max(held_at(chosen.kept_bytes, moment) for moment in live),
         forward=max(rungs.forward_bytes[kind] for kind in cost.role.kinds),
         backward=chosen.transient_bytes,
-        live=passes_of(live),
+        live=passes_of(live, cost.role),
         host=cost.held.host + max(held_at(chosen.moved_bytes, moment) for moment in live),
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from autodeploy.analysis.ops import MODULE_WORDS, Module
 from autodeploy.balance.fit import beside, resident_bytes, working_buffers
 from autodeploy.balance.recompute import Ladder, folded, known_modules
-from autodeploy.balance.solving import LAYERS, Prices, held_at, price_layer
+from autodeploy.balance.solving import LAYERS, Prices, delayed_rows, held_at, price_layer
 from autodeploy.cost.memory import stage_params
 from autodeploy.numeric import minimum
 from autodeploy.search.arrange import common_of
@@ -144,8 +144,9 @@ def _allocated(
         sum(chunk[kind] * _kept(prices[kind], shares.get((place, kind), {})) for kind in role.kinds)
         for place, chunk in enumerate(role.chunks)
     ]
+    rows += delayed_rows(role, prices)
     solved = found.stages[found.case.layout.role_of_stage[role.stages[0]]].chosen is not None
-    passes = max(held_at(rows, moment) for moment in live) + working_buffers(common.limits, role, passes_of(live))
+    passes = max(held_at(rows, moment) for moment in live) + working_buffers(common.limits, role, passes_of(live, role))
     passes += _working(role, prices, shares, solved)
     state = resident_bytes(common.limits, params) + beside_rows.always
     return float(max(state + max(passes, beside_rows.update), beside_rows.start))

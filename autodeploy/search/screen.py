@@ -13,12 +13,13 @@ import numpy as np
 
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.layers import LayerCost
+from autodeploy.schedule.live import enough_microbatches
 from autodeploy.search.arrange import arrange, case_of, common_of, lay_out, microbatches_of
 from autodeploy.search.arranged import Arranged, Case
 from autodeploy.search.layers import LayerTable, layer_table, layers_of
 from autodeploy.search.layouts import layouts_of
 from autodeploy.spec.model import Kind
-from autodeploy.spec.plan import Plan, PlanLike, PlanTable, distinct
+from autodeploy.spec.plan import FIRST_SPLIT, Plan, PlanLike, PlanTable, distinct
 from autodeploy.spec.space import Space
 
 CASE_FIELDS = ("pp", "vpp", "schedule", "overlap", "layout", "recompute")
@@ -103,7 +104,9 @@ class _Columns:
 def _groups(space: Space, plans: PlanTable, layer: np.ndarray) -> Iterator[tuple[np.ndarray, list[Case]]]:
     """Rows that share a pipeline shape, with the cases that their layout rule allows. Rows with the same layer
     stand together, so that picking their costs walks through memory in order."""
-    live = np.where(plans.vpp > 1, np.minimum(microbatches_of(space, plans), 2 * plans.pp), 0)
+    most = enough_microbatches(plans.schedule, plans.pp, 2 * np.ones_like(plans.pp))
+    alike = (plans.schedule < FIRST_SPLIT) & (plans.vpp == 1)
+    live = np.where(alike, 0, np.minimum(microbatches_of(space, plans), most))
     keyed = PlanTable(plans.columns | {"mbs": live}, plans.words)
     first, group = distinct(keyed, (*CASE_FIELDS, "mbs"))
     order = np.lexsort((layer, group))

@@ -31,7 +31,8 @@ from autodeploy.cost.compute import hbm_s
 from autodeploy.cost.load import Load, sum_loads
 from autodeploy.cost.slots import chunk_loads
 from autodeploy.numeric import Num
-from autodeploy.schedule.orders import corners, live_chunks, warm_up
+from autodeploy.schedule.live import corners, live_chunks
+from autodeploy.schedule.orders import warm_up
 from autodeploy.search.alike import select_within
 from autodeploy.search.arrange import StageNeeds, cost_stage, put_together
 from autodeploy.search.arranged import Arranged, Case, Common, StageCost
@@ -123,7 +124,9 @@ def prices_of(common: Common, case: Case) -> Mapping[Kind, Prices]:
 def _need(common: Common, case: Case, role: Role, like: StageCost, prices: Mapping[Kind, Prices]) -> StageNeed:
     """What a single stage has to save; `like` is its role as the ladder arranged it."""
     limits, live = common.limits, live_of(common.microbatches, case, role)
-    fixed = resident_bytes(limits, like.params) + like.held.always + working_buffers(limits, role, passes_of(live))
+    fixed = (
+        resident_bytes(limits, like.params) + like.held.always + working_buffers(limits, role, passes_of(live, role))
+    )
     bounds = (limits.capacity_bytes, limits.host_bytes, _copy_s(common))
     return need_of(role, prices, live, fixed, bounds)
 
@@ -147,7 +150,7 @@ def _stage(
     state = resident_bytes(limits, like.params) + like.held.always
     chosen = chosen_of(role, prices, need, selection)
     passes = max(held_at(chosen.kept_bytes, moment) for moment in live) + chosen.transient_bytes
-    passes += working_buffers(limits, role, passes_of(live))
+    passes += working_buffers(limits, role, passes_of(live, role))
     memory = StageMemory(
         rung=0,
         allocated_bytes=max(state + max(passes, like.held.update), like.held.start),
@@ -176,16 +179,16 @@ def _cheaper(need: StageNeed, first: Selection) -> Selection | None:
 def live_of(microbatches: Num, case: Case, role: Role) -> Live:
     """Live microbatches per chunk of a single stage, at every moment that can be its peak."""
     shape, stage = case.shape(case.live_microbatches), role.stages[0]
-    if shape.vpp > 1:
+    if shape.vpp > 1 or shape.split:
         return corners(live_chunks(shape, stage))
     first = 0 if shape.overlap == Overlap.PAIR else 1
     many = replace(shape, microbatches=int(microbatches))
     return ((min(warm_up(many, stage) + first, int(microbatches)),),)
 
 
-def passes_of(live: Live) -> int:
+def passes_of(live: Live, role: Role) -> int:
     """Most passes of one chunk that are live at once."""
-    return max(sum(moment) for moment in live)
+    return max(sum(moment[: len(role.chunks)]) for moment in live)
 
 
 def _rebuilt(

@@ -186,15 +186,15 @@ def _seconds(cost: LayerCost, overlap: Overlap, taken_frac: float) -> float:
 
 def _moves(counts: Counts, found: Arranged) -> list[Counts]:
     """One layer from a slot of a busy stage to a slot of one that waits."""
-    pp, layout = found.case.layout.pp, found.case.layout
+    layout = found.case.layout
     busy = [
         float(stage_work_s_of(found, found.stages[layout.role_of_stage[stage]], stage))
         + float(found.stages[layout.role_of_stage[stage]].tail.seconds)
-        for stage in range(pp)
+        for stage in range(layout.pp)
     ]
     by_work = [int(stage) for stage in np.argsort(busy, kind="stable")]
-    givers = [slot for slot in range(len(counts)) if slot % pp in by_work[-GIVERS:]]
-    takers = [slot for slot in range(len(counts)) if slot % pp in by_work[:GIVERS]]
+    givers = [slot for slot in range(len(counts)) if layout.stage_of(slot) in by_work[-GIVERS:]]
+    takers = [slot for slot in range(len(counts)) if layout.stage_of(slot) in by_work[:GIVERS]]
     return [_moved(counts, a, b) for a in givers for b in takers if a != b and counts[a] > (0 if a == 0 else 1)]
 
 

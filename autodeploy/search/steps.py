@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autodeploy.schedule.steady import Durations, finish_s
+from autodeploy.schedule.steady import Durations, finish_s, side_by_side
 from autodeploy.search.arranged import Arranged
 from autodeploy.spec.plan import Overlap
 
@@ -37,18 +37,34 @@ class Apart(NamedTuple):
 def simulate_steps(arranged: Arranged, microbatches: int, *, take_apart: bool = False) -> Steps:
     """Step time of arranged plans that share the number of microbatches: pipeline, then the tail of every stage."""
     shape = arranged.case.shape(microbatches)
-    times, tails = durations_of(arranged), _tails(arranged)
+    times, tails, rolls = durations_of(arranged), _tails(arranged), arranged.rolls
     if not take_apart:
         finish = finish_s(shape, times)
-        return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish)
-    forward, backward, merged, sends = times
-    plans = len(sends)
-    wide = None if merged is None else _and_equal(merged, (0, 1, 2))
-    messages = np.concatenate([sends, 0.0 * sends, 0.0 * sends])
-    ends = finish_s(shape, Durations(_and_equal(forward, (0,)), _and_equal(backward, (0,)), wide, messages))
+        return Steps(step_s=_step_s(finish + tails, times, rolls), finish_s=finish)
+    plans = len(times.send_s)
+    wide = _thrice(times)
+    ends = finish_s(shape, wide)
     finish, free, equal = ends[:, :plans], ends[:, plans : 2 * plans], ends[:, 2 * plans :]
-    apart = Apart((free + tails).max(axis=0), equal.max(axis=0))
-    return Steps(step_s=(finish + tails).max(axis=0), finish_s=finish, apart=apart)
+    bare, even = (wide.plans(np.arange(first * plans, (first + 1) * plans)) for first in (1, 2))
+    apart = Apart(_step_s(free + tails, bare, rolls), _step_s(equal, even, rolls))
+    return Steps(step_s=_step_s(finish + tails, times, rolls), finish_s=finish, apart=apart)
+
+
+def _step_s(ends_s: np.ndarray, times: Durations, rolls: bool) -> np.ndarray:
+    """[K] from when each stage is done ([pp, K]): all stages begin together, or each as soon as it is done itself."""
+    if not rolls:
+        return np.asarray(ends_s.max(axis=0))
+    stages = len(ends_s)
+    hops = np.vstack([np.zeros_like(times.send_s), times.forward_s[: stages - 1] + times.send_s])
+    return np.asarray((ends_s - np.cumsum(hops, axis=0)).max(axis=0))
+
+
+def _thrice(times: Durations) -> Durations:
+    """The plans as they are, without messages, and moreover with the mean in every slot."""
+    merged = None if times.merged_s is None else _and_equal(times.merged_s, (0, 1, 2))
+    split = None if times.split_s is None else _and_equal(times.split_s, (1,))
+    messages = np.concatenate([times.send_s, 0.0 * times.send_s, 0.0 * times.send_s])
+    return Durations(_and_equal(times.forward_s, (0,)), _and_equal(times.backward_s, (0,)), merged, messages, split)
 
 
 def step_s_of(arranged: Arranged) -> float:
@@ -58,17 +74,10 @@ def step_s_of(arranged: Arranged) -> float:
 
 def simulate_layouts(options: Sequence[Arranged], microbatches: int) -> np.ndarray:
     """[K] steps of one plan arranged on K layouts of one shape."""
-    parts = [durations_of(each) for each in options]
-    merged = None if parts[0].merged_s is None else np.concatenate([part.merged_s for part in parts], axis=-1)
-    times = Durations(
-        np.concatenate([part.forward_s for part in parts], axis=1),
-        np.concatenate([part.backward_s for part in parts], axis=1),
-        merged,
-        np.concatenate([part.send_s for part in parts]),
-    )
+    times = side_by_side([durations_of(each) for each in options])
     finish = finish_s(options[0].case.shape(microbatches), times)
-    found: np.ndarray = (finish + np.concatenate([_tails(each) for each in options], axis=1)).max(axis=0)
-    return found
+    tails = np.concatenate([_tails(each) for each in options], axis=1)
+    return _step_s(finish + tails, times, options[0].rolls)
 
 
 def _tails(arranged: Arranged) -> np.ndarray:
@@ -87,7 +96,8 @@ def durations_of(arranged: Arranged) -> Durations:
     plans = _plans(arranged)
     merged = _merged_times(arranged, plans) if arranged.case.overlap == Overlap.PAIR else None
     sends = np.broadcast_to(np.asarray(arranged.send_s, dtype=float), (plans,))
-    return Durations(_slot_times(arranged, "forward"), _slot_times(arranged, "backward"), merged, sends)
+    split = np.stack([_split_times(arranged, side) for side in (0, 1)]) if arranged.case.split else None
+    return Durations(_slot_times(arranged, "forward"), _slot_times(arranged, "backward"), merged, sends, split)
 
 
 def _row(value: object, plans: int | None = None) -> np.ndarray:
@@ -112,6 +122,18 @@ def _slot_times(arranged: Arranged, side: str) -> np.ndarray:
     for chunk in range(arranged.case.layout.vpp):
         loads = [getattr(stage, side)[stage.role.content_of_chunk[chunk]] for stage in arranged.stages]
         per_chunk.append(_per_stage(arranged, [arranged.case.pass_s(load) for load in loads], plans))
+    return np.concatenate(per_chunk)
+
+
+def _split_times(arranged: Arranged, side: int) -> np.ndarray:
+    """[slots, K] of backward passes without their weight gradients (side 0), or of these (1)."""
+    plans, case = _plans(arranged), arranged.case
+    roles = [(stage.inputs_s(case), stage.weights_s)[side] for stage in arranged.stages]
+    contents = [stage.role.content_of_chunk for stage in arranged.stages]
+    per_chunk = [
+        _per_stage(arranged, [times[places[chunk]] for times, places in zip(roles, contents, strict=True)], plans)
+        for chunk in range(case.layout.vpp)
+    ]
     return np.concatenate(per_chunk)
 
 

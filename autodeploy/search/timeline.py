@@ -84,12 +84,18 @@ def _sparse(cost: StageCost, chunk: int) -> int:
 
 def _memory(stage: StageResult, cost: StageCost, rungs: Ladder, ops: Sequence[Event]) -> tuple[Level, ...]:
     """The terms of a stage's peak over time."""
-    if cost.chosen:
-        rows, terms = list(cost.chosen.kept_bytes), stage.memory_moments["backward"]
-        static = sum(value for name, value in terms.items() if name not in VARYING)
-        return tuple(live_levels(ops, rows, static, terms["transient"]))
-    rung, terms = int(cost.memory.rung), stage.memory_moments["backward"]
-    each = [float(activation_bytes(rungs.kept_bytes, [content], rung)) for content in cost.role.distinct]
+    terms = stage.memory_moments["backward"]
+    rows = list(cost.chosen.kept_bytes) if cost.chosen else _chunk_bytes(cost, rungs)
     static = sum(value for name, value in terms.items() if name not in VARYING)
-    chunks = [each[content] for content in cost.role.content_of_chunk]
-    return tuple(live_levels(ops, chunks, static, terms["transient"]))
+    chunks = len(cost.role.chunks)
+    return tuple(live_levels(ops, rows[:chunks], static, terms["transient"], rows[chunks:]))
+
+
+def _chunk_bytes(cost: StageCost, rungs: Ladder) -> list[float]:
+    """Per chunk: rows of a live microbatch; after them, what one holds that waits for its weight gradients."""
+    rung, kept, delayed = int(cost.memory.rung), rungs.kept_bytes, rungs.delayed_bytes
+    halves = [(content, live) for live in (1, 0) for content in cost.role.distinct]
+    moments = [[(kind, n * live, n * (1 - live)) for kind, n in content] for content, live in halves]
+    each = [float(activation_bytes(kept, delayed, [moment], rung)) for moment in moments]
+    contents = len(cost.role.distinct)
+    return [each[half + content] for half in (0, contents) for content in cost.role.content_of_chunk]

@@ -1,7 +1,7 @@
 """Where the layers go: Megatron's layout notation, and what it means for every pipeline slot.
 
 E embedding, t decoder layer, m MTP module, L head and loss, `|` cuts a slot, `*n` repeats, `( )` groups.
-Slot s is chunk `s // pp` of stage `s % pp`.
+Slot s is chunk `s // pp` of stage `s % pp`; on a V (`spec.placement`) the second chunk lies from the last stage up.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from itertools import groupby
 
 from autodeploy.errors import SpecError, spec_error
 from autodeploy.spec.model import KINDS, Kind, Model, decoder_kinds
+from autodeploy.spec.placement import slot_of, stage_of
 
 Counts = tuple[int, ...]
 """How many of each `Kind` a slot holds, indexed by kind."""
@@ -65,10 +66,19 @@ class Layout:
     vpp: int
     notation: str
     slots: tuple[Counts, ...]
+    vee: bool = False
+
+    def slots_of(self, stage: int) -> tuple[int, ...]:
+        """The slots of one stage, chunk by chunk."""
+        return tuple(slot_of(self.vee, self.pp, stage, chunk) for chunk in range(self.vpp))
+
+    def stage_of(self, slot: int) -> int:
+        """The stage that holds a slot."""
+        return int(stage_of(self.vee, self.pp, slot))
 
     def chunks(self, stage: int) -> tuple[Counts, ...]:
         """Contents of one stage, chunk by chunk."""
-        return tuple(self.slots[chunk * self.pp + stage] for chunk in range(self.vpp))
+        return tuple(self.slots[slot] for slot in self.slots_of(stage))
 
     @cached_property
     def roles(self) -> tuple[Role, ...]:
@@ -116,7 +126,9 @@ class _ApartLayout(Layout):
 @lru_cache(maxsize=512)
 def apart(layout: Layout) -> Layout:
     """The same layout with every stage a role of its own and every chunk a content of its own."""
-    return _ApartLayout(pp=layout.pp, vpp=layout.vpp, notation=layout.notation, slots=layout.slots)
+    return _ApartLayout(
+        pp=layout.pp, vpp=layout.vpp, notation=layout.notation, slots=layout.slots, vee=layout.vee
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=8192)
@@ -213,8 +225,8 @@ def layout_faults(model: Model, mtp: bool, pp: int, vpp: int, slots: list[str]) 
 
 
 @lru_cache(maxsize=4096)
-def make_layout(model: Model, mtp: bool, pp: int, vpp: int, notation: str) -> Layout:
-    """Slots of a notation for this model; raises `SpecError` naming every fault."""
+def make_layout(model: Model, mtp: bool, pp: int, vpp: int, notation: str, *, vee: bool = False) -> Layout:
+    """Slots of a notation for this model, on a V or not; raises `SpecError` naming every fault."""
     slots = expand(notation)
     faults = layout_faults(model, mtp, pp, vpp, slots)
     if faults:
@@ -223,4 +235,4 @@ def make_layout(model: Model, mtp: bool, pp: int, vpp: int, notation: str) -> La
     letters = {"E": Kind.EMBEDDING, "m": Kind.MTP, "L": Kind.HEAD}
     held = [[next(kinds) if letter == "t" else letters[letter] for letter in slot] for slot in slots]
     counts = tuple(tuple(slot.count(kind) for kind in KINDS) for slot in held)
-    return Layout(pp=pp, vpp=vpp, notation=compress(slots), slots=counts)
+    return Layout(pp=pp, vpp=vpp, notation=compress(slots), slots=counts, vee=vee)

@@ -14,10 +14,19 @@ from autodeploy.spec.checks import Count
 
 
 class Schedule(IntEnum):
-    """Order of forward and backward passes on a rank."""
+    """Order of forward and backward passes on a rank.
+
+    The zero-bubble ones and DualPipeV run the weight gradients of a backward pass apart, where they fill a gap. ZB_V
+    and DUALPIPE_V give a rank two chunks that lie on a V: down the ranks, and back up.
+    Source: arXiv 2401.10241, 2405.15362 (ZB-V); deepseek-ai/DualPipe.
+    """
 
     ONE_F_ONE_B = 0
     INTERLEAVED = 1
+    ZB_H1 = 2
+    ZB_H2 = 3
+    ZB_V = 4
+    DUALPIPE_V = 5
 
 
 class Overlap(IntEnum):
@@ -56,7 +65,11 @@ class States(IntEnum):
     HOST = 2
 
 
-SCHEDULE_WORDS = ("1f1b", "interleaved")
+SCHEDULE_WORDS = ("1f1b", "interleaved", "zbh1", "zbh2", "zbv", "dualpipev")
+FIRST_SPLIT = Schedule.ZB_H1
+"""From here on schedules run weight gradients apart."""
+FIRST_VEE = Schedule.ZB_V
+"""From here on they lay their two chunks on a V."""
 OVERLAP_WORDS = ("none", "pair")
 DISPATCH_WORDS = ("flat", "hier", "dedup", "gather", "fused")
 CP_COMM_WORDS = ("ring", "kvgather", "ulysses")

@@ -16,12 +16,13 @@ Degrees = tuple[Count, ...] | Literal["divisors"]
 """Exact values, or all divisors of what the degree divides."""
 
 
+ScheduleWord = Literal["1f1b", "interleaved", "zbh1", "zbh2", "zbv", "dualpipev"]
 DispatchWord = Literal["flat", "hier", "dedup", "gather", "fused"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanValues:
-    """Values to try, one tuple per plan field. dp follows from the devices; sp and schedule from tp and vpp."""
+    """Values to try, one tuple per plan field. dp follows from the devices; sp and schedule, unset, from tp and vpp."""
 
     tp: Degrees
     pp: Degrees
@@ -32,6 +33,8 @@ class PlanValues:
     mbs: tuple[Count, ...] = (1,)
     sp: tuple[bool, ...] | None = None
     """Sequence parallelism; unset: on wherever tp > 1."""
+    schedule: tuple[ScheduleWord, ...] | None = None
+    """Orders of passes; unset: 1f1b with one chunk, interleaved with more."""
     overlap: tuple[Literal["none", "pair"], ...] = ("none",)
     dispatch: tuple[DispatchWord, ...] = ("flat",)
     zero: tuple[Literal[0, 1, 2, 3], ...] = (1,)

@@ -50,6 +50,9 @@ class Profile:
     """Times that a forward pass through a sparse layer waits for a count from the device."""
     moe_backward_stalls: Natural = 0
     """The same of a backward pass: 0 where it uses the counts of the forward pass again."""
+    rolling_update: bool = False
+    """Where weight gradients run apart: a stage updates without waiting for the others, and checks the norm of all
+    gradients later, so that the time in which a pipeline fills and drains overlaps from step to step."""
     pinned_host: bool = False
     """The threads that launch kernels have cores of their own."""
     dispatch_bytes: Positive = 2.0

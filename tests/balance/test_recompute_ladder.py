@@ -219,7 +219,7 @@ def role_of(name: str) -> Role:
 
 def needed(made: Ladder, role: Role, moments: Any, rung: int, fixed: float) -> float:
     """Bytes on a rung: all live rows at the worst moment, one layer's backward pass, what is always there."""
-    live = max(sum(count * made.kept_bytes[kind][rung] for kind, count in moment) for moment in moments)
+    live = max(sum(count * made.kept_bytes[kind][rung] for kind, count, _ in moment) for moment in moments)
     return fixed + live + max(made.transient_bytes[kind][rung] for kind in role.kinds)
 
 
@@ -245,7 +245,7 @@ PARAMS = Params(1e9, 2e9, 3e9)
 def moments_of(role: Role, seed: int) -> Any:
     """Two moments with different mixtures of live layers."""
     rng = np.random.default_rng(seed)
-    return tuple(tuple((kind, float(rng.integers(0, 40))) for kind in role.kinds) for _ in range(2))
+    return tuple(tuple((kind, float(rng.integers(0, 40)), 0) for kind in role.kinds) for _ in range(2))
 
 
 @settings(max_examples=60)

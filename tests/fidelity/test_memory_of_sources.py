@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from autodeploy.fidelity.cuts import filled_stages
 from autodeploy.fidelity.measured import peak_memory_bytes
-from autodeploy.fidelity.plans import filled_stages
 from autodeploy.fidelity.predict import Prediction
 from autodeploy.fidelity.runs import run_of
 from autodeploy.fidelity.stacks import stack_of

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autodeploy.schedule.orders import Shape, rank_order
+from autodeploy.schedule.orders import rank_order
 from autodeploy.schedule.program import compile_program
+from autodeploy.schedule.shapes import Shape
 from autodeploy.schedule.simulate import simulate
 from tests.schedule.oracle import shape_of, written
 

@@ -19,7 +19,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from autodeploy.schedule.orders import Shape, warm_up
+from autodeploy.schedule.orders import warm_up
+from autodeploy.schedule.shapes import Shape
 from tests.interop.pipelines import Op, ops_of
 from tests.schedule.oracle import shape_of
 

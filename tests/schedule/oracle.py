@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autodeploy.schedule.orders import NONE, RankOrder, Shape, rank_order
+from autodeploy.schedule.orders import rank_order
+from autodeploy.schedule.shapes import NONE, RankOrder, Shape
 from autodeploy.spec.plan import Overlap, Schedule
 
 Half = tuple[int, int] | None

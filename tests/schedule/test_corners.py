@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autodeploy.schedule.orders import corners
+from autodeploy.schedule.live import corners
 
 VECTORS = st.integers(1, 4).flatmap(
     lambda size: st.lists(st.tuples(*[st.integers(0, 6)] * size), min_size=1, max_size=9, unique=True)

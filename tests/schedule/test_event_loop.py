@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autodeploy.errors import ScheduleDeadlock
-from autodeploy.schedule.orders import RankOrder, Shape, rank_order
+from autodeploy.schedule.orders import rank_order
 from autodeploy.schedule.program import compile_orders, compile_program
+from autodeploy.schedule.shapes import RankOrder, Shape
 from autodeploy.schedule.simulate import simulate
 from tests.house.source import ROOT
 from tests.schedule.oracle import shape_of, written

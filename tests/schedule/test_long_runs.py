@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autodeploy.schedule import steady
-from autodeploy.schedule.orders import Shape
 from autodeploy.schedule.program import compile_program
+from autodeploy.schedule.shapes import Shape
 from autodeploy.schedule.simulate import simulate
 from autodeploy.schedule.steady import GROUPS, Durations, finish_s
 from tests.schedule.oracle import columns, random_times, shape_of

@@ -12,9 +12,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from autodeploy.schedule.orders import live_chunks, op_counts, rank_order, steady_microbatches, warm_up
+from autodeploy.schedule.live import live_chunks, steady_microbatches
+from autodeploy.schedule.orders import op_counts, rank_order, warm_up
 from autodeploy.schedule.program import compile_program
 from autodeploy.search.arrange import live_cap
+from autodeploy.spec.plan import Schedule
 from tests.schedule.oracle import Op, largest_vectors, live_vectors, order_of, shape_of, written
 
 PLAIN = [(pp, 1, m) for pp in (1, 2, 3, 4, 8) for m in (1, 2, 3, 7, 16)]
@@ -122,7 +124,7 @@ def test_more_microbatches_than_the_cap_change_no_live_chunk(pp: int, vpp: int, 
     for rank in range(pp):
         walked = largest_vectors(live_vectors(shape_of(pp, vpp, many, pair), rank))
         assert set(live_chunks(shape_of(pp, vpp, many, pair), rank)) == walked
-        assert set(live_chunks(shape_of(pp, vpp, live_cap(pp, many), pair), rank)) == walked
+        assert set(live_chunks(shape_of(pp, vpp, live_cap(Schedule.INTERLEAVED, pp, many), pair), rank)) == walked
 
 
 @PAIRS
@@ -139,7 +141,7 @@ def test_the_cap_keeps_whole_groups_and_never_adds(pp: int, vpp: int, microbatch
     capped = steady_microbatches(shape_of(pp, vpp, microbatches)).microbatches
     assert capped % pp == 0
     assert capped <= microbatches
-    assert live_cap(pp, microbatches) <= microbatches
+    assert live_cap(Schedule.INTERLEAVED, pp, microbatches) <= microbatches
 
 
 @PAIRS

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from autodeploy.errors import ScheduleDeadlock
 from autodeploy.schedule import program as program_module
-from autodeploy.schedule.orders import Shape, rank_order
+from autodeploy.schedule.orders import rank_order
 from autodeploy.schedule.program import compile_program
+from autodeploy.schedule.shapes import Shape
 from autodeploy.schedule.simulate import simulate
 from tests.schedule.oracle import Times, columns, equal_times, finish_s, random_times, shape_of
 

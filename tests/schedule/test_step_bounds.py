@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autodeploy.schedule.bounds import stage_work_s, step_bound_s
-from autodeploy.schedule.orders import Shape, op_counts
+from autodeploy.schedule.orders import op_counts
+from autodeploy.schedule.shapes import Shape
 from tests.schedule.oracle import Times, equal_times, finish_s, order_of, random_times, shape_of
 from tests.schedule.test_simulation import finished
 

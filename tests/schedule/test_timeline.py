@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autodeploy.schedule.orders import Shape, live_chunks
+from autodeploy.schedule.live import live_chunks
 from autodeploy.schedule.program import compile_program
+from autodeploy.schedule.shapes import Shape
 from autodeploy.schedule.steady import Durations
 from autodeploy.schedule.timeline import COMPUTE, PORT, STEP_END, Event, live_levels, step_events
 from tests.schedule.oracle import Times, columns, duration_s, finish_s, order_of, random_times, shape_of

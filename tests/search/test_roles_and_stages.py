@@ -8,7 +8,7 @@ import pytest
 
 from autodeploy.balance.fit import live_layers
 from autodeploy.balance.recompute import Ladder
-from autodeploy.schedule.orders import Shape
+from autodeploy.schedule.shapes import Shape
 from autodeploy.search.arrange import arrange
 from autodeploy.search.arranged import Arranged
 from autodeploy.search.enumerate import enumerate_plans
@@ -52,7 +52,7 @@ def peak_rows(shape: Shape, role: Role, stage: int, rungs: Ladder, rung: int) ->
 def stated_rows(found: Arranged, role: Role, rungs: Ladder, rung: int) -> float:
     """Rows that the arrangement counts for a role."""
     moments = live_layers(found.case.shape(found.case.live_microbatches), role, found.microbatches)
-    return max(sum(count * rungs.kept_bytes[kind][rung] for kind, count in moment) for moment in moments)
+    return max(sum(count * rungs.kept_bytes[kind][rung] for kind, count, _ in moment) for moment in moments)
 
 
 @pytest.mark.parametrize("path", SPACES, ids=SPACE_IDS)
