@@ -170,14 +170,16 @@ def schedules(
     vpp: Annotated[list[str] | None, typer.Option(help="Chunks a stage, interleaved: 2 or 2,4 (repeatable).")] = None,
     send: Annotated[str, typer.Option(help="One message between neighbouring stages.")] = "0",
     merged: Annotated[str | None, typer.Option(help="Forward merged with a backward; without it their sum.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Of the backward, its weight gradients, likewise.")] = None,
     json: JsonOption = False,
 ) -> int:
     """Compare pipeline schedules by bubble, live activations and messages, from the times of a stage."""
     from autodeploy.cli.schedules import run_schedules
 
     return run_schedules(
-        pp, microbatches, vpp or (), forward=forward, backward=backward, send=send, merged=merged, as_json=json
-    )
+        pp, microbatches, vpp or (), forward=forward, backward=backward, send=send, merged=merged, weights=weights,
+        as_json=json,
+    )  # fmt: skip
 
 
 @app.command()

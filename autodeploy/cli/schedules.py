@@ -22,12 +22,12 @@ DIGITS = 7
 
 def run_schedules(
     pp: int, microbatches: int, vpps: Sequence[str], *, forward: str, backward: str, send: str, merged: str | None,
-    as_json: bool,
+    weights: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Compare schedules; returns the exit code."""
     chunks = _chunks(vpps)
     check_shapes(pp, microbatches, chunks)  # before a time is repeated for every stage
-    given = {"--forward": forward, "--backward": backward, "--send": send, "--merged": merged}
+    given = {"--forward": forward, "--backward": backward, "--send": send, "--merged": merged, "--weights": weights}
     times = _times(pp, {name: text for name, text in given.items() if text is not None})
     found = compare(pp, microbatches, chunks, times)
     if as_json:
@@ -39,6 +39,12 @@ def run_schedules(
     screen.print("live: activations of so many microbatches of a whole stage; messages: of all stages")
     if merged is None:
         screen.print("pair: merged passes are assumed to hide nothing; --merged says how long one takes")
+    if weights is None:
+        screen.print(
+            "--weights TIME, the part of a backward pass that is weight gradients, adds zbh1, zbh2, zbv, dualpipev"
+        )
+    else:
+        screen.print("zbh1, zbh2, zbv, dualpipev: a stage goes on to its next step when it is done itself")
     return DONE
 
 
@@ -55,9 +61,13 @@ def _times(pp: int, given: Mapping[str, str]) -> StageTimes:
         raise SpecError(*faults)
     forward, backward = read["--forward"], read["--backward"]
     both = tuple(f + b for f, b in zip(forward, backward, strict=True))
+    late = read.get("--weights", ())
+    if any(part > whole for part, whole in zip(late, backward, strict=False)):
+        raise spec_error("--weights", "longer than the backward pass that it is a part of", "up to --backward")
     return StageTimes(
-        forward_s=forward, backward_s=backward, merged_s=read.get("--merged", both), send_s=read["--send"][0]
-    )
+        forward_s=forward, backward_s=backward, merged_s=read.get("--merged", both), send_s=read["--send"][0],
+        weights_s=late,
+    )  # fmt: skip
 
 
 def _seconds(name: str, text: str, stages: int) -> tuple[float, ...]:

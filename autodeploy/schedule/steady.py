@@ -76,6 +76,13 @@ def finish_s(shape: Shape, times: Durations, groups: int = GROUPS) -> np.ndarray
     return out
 
 
+def rolling_s(ends_s: np.ndarray, times: Durations) -> np.ndarray:
+    """[K] seconds from step to step where every stage goes on when it is done itself: the longest from a stage's first
+    op to what it ends at (ends_s [pp, K])."""
+    hops = np.vstack([np.zeros_like(times.send_s), times.forward_s[: len(ends_s) - 1] + times.send_s])
+    return np.asarray((ends_s - np.cumsum(hops, axis=0)).max(axis=0))
+
+
 def _extended(shape: Shape, times: Durations, least: int, length: int, seconds: np.ndarray) -> np.ndarray:
     """A run of at least so many microbatches that differs from the whole by full periods, and these."""
     short = replace(shape, microbatches=least + (shape.microbatches - least) % length)

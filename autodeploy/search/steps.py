@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autodeploy.schedule.steady import Durations, finish_s, side_by_side
+from autodeploy.schedule.steady import Durations, finish_s, rolling_s, side_by_side
 from autodeploy.search.arranged import Arranged
 from autodeploy.spec.plan import Overlap
 
@@ -52,11 +52,7 @@ def simulate_steps(arranged: Arranged, microbatches: int, *, take_apart: bool = 
 
 def _step_s(ends_s: np.ndarray, times: Durations, rolls: bool) -> np.ndarray:
     """[K] from when each stage is done ([pp, K]): all stages begin together, or each as soon as it is done itself."""
-    if not rolls:
-        return np.asarray(ends_s.max(axis=0))
-    stages = len(ends_s)
-    hops = np.vstack([np.zeros_like(times.send_s), times.forward_s[: stages - 1] + times.send_s])
-    return np.asarray((ends_s - np.cumsum(hops, axis=0)).max(axis=0))
+    return rolling_s(ends_s, times) if rolls else np.asarray(ends_s.max(axis=0))
 
 
 def _thrice(times: Durations) -> Durations:
