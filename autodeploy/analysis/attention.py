@@ -16,6 +16,7 @@ from autodeploy.analysis.ops import (
     Shard,
     Tokens,
     Transfer,
+    gathering,
     matmul,
     vector,
 )  # fmt: skip
@@ -81,12 +82,11 @@ def _gqa(model: Model, t: Tokens, profile: Profile) -> list[Op]:
     qkv = Row(name="q, k, v", bytes=BF16 * t.whole * width, module=Module.FULL, grad_live=True)
     turned = t.whole * (heads + groups) * d
     out_bias = 1.0 * h if model.linear_bias else 0.0
-    ops = [
-        matmul(
-            "qkv projection", t.whole, width, h, rows=(qkv,), bias=width if attention.qkv_bias else 0.0,
-            transfers=(gather(BF16 * h * t.whole, t),), input_tokens=kept_tokens(profile, t),
-        ),
-    ]  # fmt: skip
+    project = matmul(
+        "qkv projection", t.whole, width, h, rows=(qkv,), bias=width if attention.qkv_bias else 0.0,
+        transfers=(gather(BF16 * h * t.whole, t),),
+    )  # fmt: skip
+    ops = [gathering(project, kept_tokens(profile, t))]
     if attention.qk_norm:
         row = Row(name="q, k before their norm", bytes=BF16 * turned, module=Module.FULL)
         whole = norm("qk norm", model, profile, turned / d, rows=(row,), module=Module.FULL, width=d)
@@ -151,16 +151,14 @@ def _mla_queries(model: Model, a: MLA, t: Tokens, profile: Profile) -> list[Op]:
     q = Row(name="q", bytes=BF16 * t.whole * width, module=Module.MLA_UP_PROJ, grad_live=True)
     if not a.q_rank:
         into = (gather(BF16 * h * t.whole, t),)
-        kept = kept_tokens(profile, t)
-        up = Module.MLA_UP_PROJ
-        return [matmul("q projection", t.whole, width, h, module=up, rows=(q,), transfers=into, input_tokens=kept)]
+        whole = matmul("q projection", t.whole, width, h, module=Module.MLA_UP_PROJ, rows=(q,), transfers=into)
+        return [gathering(whole, kept_tokens(profile, t))]
     latent = BF16 * t.part * a.q_rank
-    entry = Row(name="q latent", bytes=latent, module=Module.FULL)
+    kept = Row(name="q latent", bytes=latent, module=Module.FULL)
     into = (gather(BF16 * t.whole * a.q_rank, t),)
+    up = matmul("q up", t.whole, width, a.q_rank, module=Module.MLA_UP_PROJ, rows=(q,), transfers=into)
     return [
-        matmul("q down", t.part, a.q_rank, h, shard=Shard.REPLICATED, rows=(entry,)),
+        matmul("q down", t.part, a.q_rank, h, shard=Shard.REPLICATED, rows=(kept,)),
         _latent_norm("q", model, profile, t.part, a.q_rank, latent),
-        matmul(
-            "q up", t.whole, width, a.q_rank, module=Module.MLA_UP_PROJ, rows=(q,), transfers=into, input_tokens=t.part
-        ),
+        gathering(up, t.part),
     ]

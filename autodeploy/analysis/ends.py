@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autodeploy.analysis.attention import gather, scatter
-from autodeploy.analysis.ops import Group, Module, Op, Row, Shard, Tokens, Transfer, matmul, vector
+from autodeploy.analysis.ops import Group, Module, Op, Row, Shard, Tokens, Transfer, gathering, matmul, vector
 from autodeploy.analysis.vectors import BF16, norm
 from autodeploy.numeric import Num, ceil, minimum, where
 from autodeploy.spec.model import Model
@@ -72,9 +72,11 @@ def logit_ops(model: Model, t: Tokens, profile: Profile, shared: bool = False) -
     logits = Row(name="logits", bytes=kept * t.whole * held, module=Module.KEPT)
     product = matmul(
         "logits", t.whole, width, h, module=Module.KEPT, rows=(normed, logits),
-        transfers=(gather(BF16 * h * t.whole, t),), input_tokens=t.part,
+        transfers=(gather(BF16 * h * t.whole, t),),
     )  # fmt: skip
-    product = replace(product, narrow=False, params=0.0 if shared or model.tied_embeddings else product.params)
+    product = replace(
+        gathering(product, t.part), narrow=False, params=0.0 if shared or model.tied_embeddings else product.params
+    )
     moved = profile.logit_saved_bytes + profile.logit_transient_bytes
     forward, backward = EAGER_LOSS_BYTES.get(profile.loss, (2.0 * moved, moved))
     logits_held = t.whole * held
@@ -93,13 +95,12 @@ def mtp_ops(model: Model, t: Tokens, profile: Profile, layer: list[Op]) -> list[
     h = model.hidden
     entry = Row(name="mtp inputs", bytes=2.0 * BF16 * h * t.part, module=Module.KEPT)
     joined = Row(name="mtp projection input", bytes=2.0 * BF16 * h * t.part, module=Module.FULL)
+    into = gather(2.0 * BF16 * h * t.whole, t)
+    project = matmul("mtp projection", t.whole, h / t.tp, 2 * h, rows=(joined,), transfers=(into,))
     return [
         norm("mtp hidden norm", model, profile, t.part, rows=(entry,), module=Module.FULL),
         norm("mtp embedding norm", model, profile, t.part, rows=(), module=Module.FULL),
-        matmul(
-            "mtp projection", t.whole, h / t.tp, 2 * h, rows=(joined,),
-            transfers=(gather(2.0 * BF16 * h * t.whole, t),), input_tokens=t.part,
-        ),
+        gathering(project, t.part),
         *layer,
         norm("mtp final norm", model, profile, t.part, rows=(), module=Module.KEPT),
         *logit_ops(model, t, profile, shared=True),

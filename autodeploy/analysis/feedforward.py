@@ -18,6 +18,7 @@ from autodeploy.analysis.ops import (
     Shard,
     Tokens,
     Transfer,
+    gathering,
     matmul,
     vector,
 )  # fmt: skip
@@ -44,19 +45,12 @@ def dense_ops(model: Model, t: Tokens, profile: Profile) -> list[Op]:
     act = Row(name="activation output", bytes=BF16 * t.whole * width, module=Module.MLP_ACT, taken="only")
     traffic = BF16 * h * t.whole
     biased = 1.0 if model.linear_bias else 0.0
+    first = matmul(
+        "fc1", t.whole, up, h, module=Module.MLP, rows=(fc1,), bias=biased * up, transfers=(gather(traffic, t),)
+    )
     return [
         norm("norm 2", model, profile, t.part, rows=(normed,), module=Module.LAYERNORM),
-        matmul(
-            "fc1",
-            t.whole,
-            up,
-            h,
-            module=Module.MLP,
-            rows=(fc1,),
-            bias=biased * up,
-            transfers=(gather(traffic, t),),
-            input_tokens=kept_tokens(profile, t),
-        ),
+        gathering(first, kept_tokens(profile, t)),
         activation("activation", model, profile, t.whole, width, Module.MLP_ACT, (act,)),
         matmul("fc2", t.whole, h, width, module=Module.MLP, transfers=(scatter(traffic),)),
         *bias("fc2 bias", t, biased * h),
@@ -174,11 +168,9 @@ def _shared(model: Model, moe: MoE, t: Tokens, profile: Profile) -> list[Op]:
     module = Module.SHARED_EXPERTS
     fc1 = Row(name="shared fc1 output", bytes=BF16 * t.whole * up, module=module)
     act = Row(name="shared activation output", bytes=BF16 * t.whole * width, module=module, taken="only")
+    first = matmul("shared fc1", t.whole, up, h, module=module, rows=(fc1,), transfers=(gather(traffic, t),))
     return [
-        matmul(
-            "shared fc1", t.whole, up, h, module=module, rows=(fc1,), transfers=(gather(traffic, t),),
-            input_tokens=kept_tokens(profile, t),
-        ),
+        gathering(first, kept_tokens(profile, t)),
         activation("shared activation", model, profile, t.whole, width, module, (act,)),
         matmul("shared fc2", t.whole, h, width, module=module, transfers=(scatter(traffic),)),
-    ]  # fmt: skip
+    ]

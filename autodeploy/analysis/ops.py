@@ -6,7 +6,7 @@ moved, activations, traffic, the price of recompute) is a reading of these lists
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Literal
 
@@ -146,15 +146,17 @@ def matmul(
     bias: Num = 0.0,
     rows: tuple[Row, ...] = (),
     transfers: tuple[Transfer, ...] = (),
-    input_tokens: Num | None = None,
 ) -> Op:
-    """A linear layer of n x k weights over m tokens, of which `input_tokens` are kept as they come in (all, unless
-    said)."""
-    kept = m if input_tokens is None else input_tokens
+    """A linear layer of n x k weights over m tokens."""
     return Op(
-        name=name, engine=Engine.MATMUL, module=module, m=m, n=n, k=k, input_tokens=kept, flop=2.0 * m * n * k,
+        name=name, engine=Engine.MATMUL, module=module, m=m, n=n, k=k, input_tokens=m, flop=2.0 * m * n * k,
         narrow=True, params=1.0 * n * k + bias, shard=shard, rows=rows, transfers=transfers,
     )  # fmt: skip
+
+
+def gathering(op: Op, tokens: Num) -> Op:
+    """A product of whose input only so many tokens are kept, and the others gathered again."""
+    return replace(op, input_tokens=tokens)
 
 
 def vector(

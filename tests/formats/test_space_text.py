@@ -131,7 +131,7 @@ def test_characters_that_toml_does_not_take_are_written_otherwise(tmp_path: Path
 
 def test_every_plan_field_is_explained() -> None:
     assert set(COMMENTS) == {field.name for field in fields(PlanValues)}
-    lines = space_text(with_values(asked(), sp=(True,))).split("[plan]\n")[1].splitlines()
+    lines = space_text(with_values(asked(), sp=(True,), schedule=("1f1b",))).split("[plan]\n")[1].splitlines()
     assert [line.split(" = ")[0] for line in lines] == list(COMMENTS)
     assert all(line.endswith("  # " + COMMENTS[line.split(" = ")[0]]) for line in lines)
 

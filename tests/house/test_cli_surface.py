@@ -22,7 +22,9 @@ SURFACE = {
     "memory": {"PLAN", "--space", "--gbs", "--json"},
     "trace": {"PLAN", "--space", "--gbs", "--out", "--ascii"},
     "layout": {"PLAN", "--space", "--gbs", "--json"},
-    "schedules": {"--pp", "--microbatches", "--forward", "--backward", "--vpp", "--send", "--merged", "--json"},
+    "schedules": {
+        "--pp", "--microbatches", "--forward", "--backward", "--vpp", "--send", "--merged", "--weights", "--json",
+    },
     "sweep": {"SWEEP", "--out", "--workers"},
     "gate": {"RESULTS", "--baseline", "--max-regress", "--sweep"},
     "calibrate": {

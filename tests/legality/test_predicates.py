@@ -26,6 +26,10 @@ ALL_GATHER: dict[str, Any] = {"dispatch": Dispatch.GATHER}
 FUSED: dict[str, Any] = {"dispatch": Dispatch.FUSED}
 GATHER: dict[str, Any] = {"cp_comm": CpComm.GATHER}
 ULYSSES: dict[str, Any] = {"cp_comm": CpComm.ULYSSES}
+H1, H2, ZBV, DUAL = (
+    {"schedule": schedule} for schedule in (Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_V, Schedule.DUALPIPE_V)
+)
+TIED = replace(model_of("llama-3.1-8b"), tied_embeddings=True)
 TWO_MTP = replace(model_of("deepseek-v3"), mtp_depth=2)
 LEARNED = replace(model_of("deepseek-v3"), learned_positions=4096)
 ODD_VOCAB = replace(model_of("llama-3.1-8b"), vocab=50257)
@@ -51,6 +55,11 @@ CASES: list[tuple[str, Model | str, Given, Given]] = [
     ("V64", "llama-3.1-8b", {"pp": 2, "vpp": 2}, {"vpp": 2}),
     ("V66", "llama-3.1-8b", {"pp": 8, "vpp": 2, "dp": 2}, {"pp": 3, "vpp": 2, "dp": 2}),
     ("V66", "llama-3.1-8b", {"pp": 3, "dp": 2}, {"pp": 64, "vpp": 2, "dp": 2}),
+    # Ascend/MindSpeed docs/zh/features/dualpipev.md
+    ("V76", SPARSE, {"pp": 30, "vpp": 2, **DUAL}, {"pp": 31, "vpp": 2, **DUAL}),
+    ("V76", SPARSE, {"pp": 31}, {"pp": 2, "vpp": 2, "cp": 2, **DUAL}),
+    ("V76", TIED, {"pp": 2, "vpp": 2}, {"pp": 2, "vpp": 2, **DUAL}),
+    ("V76b", SPARSE, {"pp": 8, "vpp": 2, "dp": 4, **ZBV}, {"pp": 8, "vpp": 2, "dp": 8, **ZBV}),
     ("V80", SPARSE, {"pp": 15}, {"pp": 16}),
     ("V82", SPARSE, {"pp": 31, "vpp": 2}, {"pp": 21, "vpp": 3}),
     ("V86", SPARSE, {"pp": 32, "dp": 2}, {"pp": 64, "dp": 2}),
@@ -100,10 +109,21 @@ CASES: list[tuple[str, Model | str, Given, Given]] = [
     ("T10", SPARSE, {"states": States.REUSE}, {"states": States.HOST}),
     ("T11", SPARSE, {"recompute": "layernorm"}, {"recompute": "layernorm+swap:attention"}),
     ("T12", SPARSE, {"recompute": "swap:attention"}, {"recompute": "swap:attention+swap:moe"}),
+    ("T15", SPARSE, {"pp": 2, "vpp": 2}, {"pp": 2, **H1}),
+    ("T16", SPARSE, {"pp": 2, "vpp": 2, **DUAL}, {"pp": 2, "vpp": 2, **ZBV}),
+    ("T17", SPARSE, {"pp": 2, "vpp": 2, **ZBV}, {"pp": 2, **H1}),
+    ("T18", SPARSE, {"pp": 2, **H1}, {"pp": 2, **H2}),
+    ("T19", SPARSE, {"pp": 2, **H2}, {"pp": 2, "vpp": 2, **ZBV}),
     ("P01", SPARSE, {"pp": 2, "vpp": 2}, {"vpp": 2}),
     ("P02", SPARSE, {"ep": 2, **PAIR}, PAIR),
     ("P03", SPARSE, {"ep": 16, **HIER}, {"ep": 8, **HIER}),
     ("P04", SPARSE, {"vpp": 2}, {"vpp": 2, "schedule": Schedule.ONE_F_ONE_B}),
+    ("P04", SPARSE, {"vpp": 1, **H2}, {"vpp": 2, **H2}),
+    ("P04", SPARSE, {"vpp": 2, **ZBV}, {"vpp": 4, **ZBV}),
+    ("P04", SPARSE, {"vpp": 2, **DUAL}, {"vpp": 1, **DUAL}),
+    ("P10", SPARSE, {"pp": 2, **H1}, H1),
+    ("P10", SPARSE, {"pp": 8, "dp": 4, **DUAL}, {"pp": 8, "dp": 8, **DUAL}),
+    ("P11", SPARSE, {"pp": 2, "vpp": 2, "ep": 8, **DUAL, **PAIR}, {"pp": 2, "vpp": 2, "ep": 8, **ZBV, **PAIR}),
     ("P05", SPARSE, {"tp": 2}, {"sp": True}),
     ("P06", SPARSE, {"ep": 8, **DEDUP}, {"etp": 16, **DEDUP}),
     ("P06", SPARSE, {"ep": 2, **ALL_GATHER}, ALL_GATHER),
