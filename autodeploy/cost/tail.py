@@ -12,7 +12,7 @@ from autodeploy.cost.memory import HOST_PIECES, Params, optimizer_bytes, state_s
 from autodeploy.numeric import Num, is_column, maximum, where
 from autodeploy.spec.job import Job
 from autodeploy.spec.machine import Machine
-from autodeploy.spec.plan import Overlap, PlanLike, States
+from autodeploy.spec.plan import PlanLike, States
 from autodeploy.spec.target import Profile
 
 ADAM_BYTES = 6.0
@@ -101,7 +101,7 @@ def _copies_s(machine: Machine, plan: PlanLike, dp: DataParallel, params: tuple[
     return 2.0 * _both_s(machine, (dp.dense_copies, dp.expert_copies), (shares[0], shares[1]), each_bytes)
 
 
-def _exposed(profile: Profile, plan: PlanLike, overlap: Overlap, whole_s: Num, window_s: Num) -> Num:
+def _exposed(profile: Profile, plan: PlanLike, paired: bool, whole_s: Num, window_s: Num) -> Num:
     """What the passes of the last (first) microbatches do not hide; all of it where the stack does not overlap.
 
     A chunk's gradients are complete in its last backward pass, bucket by bucket; chunks end pp passes apart, and the
@@ -110,7 +110,7 @@ def _exposed(profile: Profile, plan: PlanLike, overlap: Overlap, whole_s: Num, w
     through all chunks
     Source: model.md 6.5; Megatron-LM schedules.py grad_sync_func; MindSpeed fb-overlap excludes overlap-grad-reduce.
     """
-    overlaps = profile.overlap_grad_reduce_paired if overlap == Overlap.PAIR else profile.overlap_grad_reduce
+    overlaps = profile.overlap_grad_reduce_paired if paired else profile.overlap_grad_reduce
     if not overlaps:
         return whole_s
     piece, chunk_s, pass_s = 1.0 / profile.grad_buckets, whole_s / plan.vpp, window_s / plan.vpp
@@ -140,13 +140,13 @@ def stage_tail(
     job: Job,
     plan: PlanLike,
     dp: DataParallel,
-    overlap: Overlap,
+    paired: bool,
     params: Params,
     windows: tuple[Num, Num],
     shared_params: Num,
 ) -> StageTail:
-    """Tail of a stage (of plans with the same overlap) from its (dense, expert) parameters, the (forward, backward)
-    seconds of one microbatch, and the parameters of vocabulary matrices that it shares with another stage."""
+    """Tail of a stage (of plans that all merge passes, `paired`, or all do not) from its parameters, the seconds of one
+    microbatch (forward, backward), and the parameters of vocabulary matrices that it shares with another stage."""
     profile = machine.profile
     trained = (params.dense, params.experts)
     grads = dp.grad_rounds * shard_sync_s(machine, dp, trained, job.grad_bytes)
@@ -155,8 +155,8 @@ def stage_tail(
         grads = where(plan.zero >= 2, grads, 2.0 * _both_s(machine, dp.whole, trained, job.grad_bytes))
     gathered = dp.param_rounds * shard_sync_s(machine, dp, trained, PARAM_BYTES)
     return StageTail(
-        grad_sync=_exposed(profile, plan, overlap, grads, windows[1]),
-        param_sync=_exposed(profile, plan, overlap, gathered, windows[0]) if profile.overlap_param_gather else gathered,
+        grad_sync=_exposed(profile, plan, paired, grads, windows[1]),
+        param_sync=_exposed(profile, plan, paired, gathered, windows[0]) if profile.overlap_param_gather else gathered,
         optimizer=optimizer_s(machine, job, plan, dp, trained),
         shared_weights=_shared_s(machine, job, plan, shared_params),
     )

@@ -16,8 +16,8 @@ from autodeploy.search.result import PlanResult
 from autodeploy.spec.arrangement import Arrangement
 from autodeploy.spec.layout import Layout, make_layout
 from autodeploy.spec.model import MLA, Kind, mtp_kind
-from autodeploy.spec.placement import is_vee
-from autodeploy.spec.plan import RANK_ORDER, Overlap, Plan
+from autodeploy.spec.placement import is_paired, is_vee
+from autodeploy.spec.plan import RANK_ORDER, Plan
 from autodeploy.spec.space import Space
 from autodeploy.spec.target import ALL_MODULES, Target
 
@@ -82,15 +82,14 @@ class Subject:
     @property
     def overlaps_gradients(self) -> bool:
         """Whether the target reduces gradients beside this plan's passes."""
-        profile, paired = self.target.profile, self.plan.overlap is Overlap.PAIR
+        profile, paired = self.target.profile, is_paired(self.plan.schedule, self.plan.overlap)
         return profile.overlap_grad_reduce_paired if paired else profile.overlap_grad_reduce
 
     def layers(self, *, mtp: bool) -> list[list[int]]:
         """Decoder layers (and MTP modules) by chunk and stage."""
         kinds = (Kind.DENSE, Kind.SPARSE, *((Kind.MTP,) if mtp else ()))
-        counts = [sum(slot[kind] for kind in kinds) for slot in self.layout.slots]
-        pp = self.plan.pp
-        return [counts[chunk * pp : (chunk + 1) * pp] for chunk in range(self.plan.vpp)]
+        chunks = zip(*(self.layout.chunks(stage) for stage in range(self.plan.pp)), strict=True)
+        return [[sum(slot[kind] for kind in kinds) for slot in stages] for stages in chunks]
 
     def holds(self, stage: int, module: str) -> bool:
         """Whether a stage has layers with something of a module in them."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodeploy.formats.export import FULL, Draft, Subject, stage_text
-from autodeploy.spec.plan import Dispatch, States
+from autodeploy.spec.plan import Dispatch, Schedule, States
 from autodeploy.units import gib
 
 Grid = list[list[int]]
@@ -105,12 +105,13 @@ def _parallel_config(subject: Subject) -> dict[str, Any]:
 
 
 def _parallel(subject: Subject) -> dict[str, Any]:
+    scheduler = "zero_bubble_v" if subject.plan.schedule is Schedule.ZB_V else "1f1b"
     return {
         "parallel_mode": 1,
         "enable_alltoall": subject.space.model.moe is not None,
         "enable_parallel_optimizer": subject.plan.zero > 0,
         "parallel_optimizer_config": {"gradient_accumulation_shard": False},
-        "pipeline_config": {"pipeline_interleave": subject.plan.vpp > 1, "pipeline_scheduler": "1f1b"},
+        "pipeline_config": {"pipeline_interleave": subject.plan.vpp > 1, "pipeline_scheduler": scheduler},
     }
 
 
@@ -189,6 +190,9 @@ def _losses(subject: Subject, version: Version) -> list[str]:
     more = sorted(set(subject.stages_with("moe")) & set(subject.stages_keeping("moe_act")))
     if more and "moe_act" not in version.patterns:
         losses.append(f"recompute moe on {stage_text(more)}: it rebuilds the activation of the experts as well")
+    uneven = any(map(any, offsets(subject.layers(mtp=version.offsets_count_mtp))))
+    if uneven and subject.plan.schedule is Schedule.ZB_V:
+        losses.append("layout: which chunk an offset means under zero_bubble_v is not known; equal chunks are written")
     if subject.space.job.grad_precision != "fp32":
         kind = subject.space.job.grad_precision
         losses.append(f"job.grad_precision {kind}: gradients have the format of the parameters, fp32 in the recipes")

@@ -17,10 +17,12 @@ from autodeploy.formats.megatron import (
     vpp_note,
 )  # fmt: skip
 from autodeploy.spec.model import Kind
+from autodeploy.spec.placement import is_vee
 from autodeploy.spec.plan import CpComm, States
 
 ACTIVATIONS = frozenset({"mlp_act", "moe_act"})
 STATE_FLAGS: dict[States, list[Flag]] = {States.REUSE: [("--reuse-fp32-param",)], States.HOST: [("--swap-optimizer",)]}
+VEE_FLAGS: list[Flag] = [("--schedules-method", "dualpipev")]
 PER_LAYER = ACTIVATIONS | {"layernorm"}
 """Their switches find the place of a layer in its chunk, by the layers per virtual stage."""
 UNEVEN = "its switch needs equal chunks: it divides by the layers per virtual stage, which a layout string leaves unset"
@@ -33,7 +35,7 @@ def draft(subject: Subject) -> Draft:
     groups = [
         [*parallel_flags(subject), *_context_flags(subject)],
         batch_flags(subject),
-        [*count_flags(subject), *_layout_flags(subject)],
+        [*_count_flags(subject), *_layout_flags(subject)],
         recompute,
         expert_flags(subject, "--moe-fb-overlap"),
         [*optimizer_flags(subject), *STATE_FLAGS.get(subject.plan.states, [])],
@@ -54,6 +56,16 @@ def _context_flags(subject: Subject) -> list[Flag]:
     return [("--context-parallel-algo", algorithm), *overlap] if subject.plan.cp > 1 else []
 
 
+def _count_flags(subject: Subject) -> list[Flag]:
+    """Layers; on a V idle ones as well, which make its chunks equal."""
+    if not is_vee(subject.plan.schedule):
+        return count_flags(subject)
+    layers, whole = subject.space.model.layers, subject.layers(mtp=False)[0][0] * len(subject.layout.slots)
+    mtp = count_flags(subject)[1:]
+    idle = [("--noop-layers", ",".join(map(str, range(layers, whole))))] if whole > layers else []
+    return [("--num-layers", str(whole)), *idle, *mtp]
+
+
 def _is_even(subject: Subject) -> bool:
     """Whether the usual cut gives this layout: equal chunks, MTP in the last."""
     counts = {count for chunk in subject.layers(mtp=False) for count in chunk}
@@ -61,7 +73,10 @@ def _is_even(subject: Subject) -> bool:
 
 
 def _layout_flags(subject: Subject) -> list[Flag]:
-    """Equal chunks by their size, with which every recompute switch works; all others by a layout string."""
+    """Equal chunks by their size, with which every recompute switch works; all others by a layout string. DualPipeV
+    cuts them itself."""
+    if is_vee(subject.plan.schedule):
+        return VEE_FLAGS
     if not _is_even(subject):
         return layout_flags(subject)
     if subject.plan.vpp == 1:
@@ -70,7 +85,7 @@ def _layout_flags(subject: Subject) -> list[Flag]:
 
 
 def _blocks_switches(subject: Subject) -> bool:
-    return subject.plan.vpp > 1 and not _is_even(subject)
+    return subject.plan.vpp > 1 and not is_vee(subject.plan.schedule) and not _is_even(subject)
 
 
 def _recompute(subject: Subject) -> tuple[list[Flag], frozenset[str]]:
@@ -95,7 +110,9 @@ def _recompute(subject: Subject) -> tuple[list[Flag], frozenset[str]]:
 def _notes(subject: Subject, recompute: list[Flag]) -> list[str]:
     plan = subject.plan
     notes = []
-    if plan.pp > 1 and not _is_even(subject):
+    if is_vee(plan.schedule):
+        notes.append("--schedules-method dualpipev makes the two chunks of a stage; vpp has no flag beside it")
+    elif plan.pp > 1 and not _is_even(subject):
         notes.append(vpp_note(subject))
     elif plan.pp > 1:
         notes.append(f"equal chunks need no layout string; vpp {plan.vpp} follows from the layers per virtual stage")

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from autodeploy.formats.document import plan_short
-from autodeploy.schedule.timeline import BACKWARD, COMPUTE, FORWARD, MERGED, STEP_END, Event
+from autodeploy.schedule.timeline import BACKWARD, COMPUTE, FORWARD, INPUTS, MERGED, STEP_END, WEIGHTS, Event
 from autodeploy.search.timeline import StepTimeline
 from autodeploy.spec.space import Space
 from autodeploy.units import format_seconds
@@ -31,6 +31,8 @@ class Mark(NamedTuple):
 MARKS = {
     FORWARD: Mark(ascii_lowercase, "black on bright_blue", "forward"),
     BACKWARD: Mark(ascii_uppercase, "black on green", "backward"),
+    INPUTS: Mark("ΓΔΘΛΞΠΣΦΨΩ", "black on green", "backward without weight gradients"),
+    WEIGHTS: Mark(":", "black on cyan", "weight gradients"),
     MERGED: Mark(digits, "black on yellow", "forward merged with a backward, by its forward"),
     "grad_sync": Mark("=", "red", "gradients"),
     "shared_weights": Mark("~", "red", "shared vocabulary matrices"),

@@ -23,6 +23,8 @@ class Shape:
     vpp: int
     microbatches: int
     overlap: Overlap
+    whole_drain: bool = False
+    """DualPipeV: backward passes stay whole while the pipeline drains, which holds less for a longer step."""
 
     @property
     def chunk_passes(self) -> int:

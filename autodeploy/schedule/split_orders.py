@@ -148,7 +148,7 @@ def _dualpipe_v(shape: Shape, rank: int) -> list[Op]:
         else:
             walk.both(0, 1)
         walk.both(1, 0)
-    _dual_drain(walk, ahead, rank)
+    _dual_drain(walk, ahead, rank, whole=shape.whole_drain)
     return walk.ops
 
 
@@ -164,14 +164,14 @@ def _dual_fill(walk: _Walk, ahead: int, rank: int) -> None:
         walk.forward(1)
 
 
-def _dual_drain(walk: _Walk, ahead: int, rank: int) -> None:
+def _dual_drain(walk: _Walk, ahead: int, rank: int, *, whole: bool) -> None:
     for _ in range(ahead):
         walk.backward(1)
         walk.both(1, 0)
-    ends = [chunk for _ in range(rank + 1) for chunk in (1, 0)]
+    ends = [chunk for _ in range(rank + 1) for chunk in (1, 0)] + [0] * (ahead if whole else 0)
     for place, chunk in enumerate(ends):  # of the second half, the weight gradients wait
-        (walk.inputs if place > rank else walk.backward)(chunk)
-    for _ in range(ahead):
+        (walk.inputs if place > rank and not whole else walk.backward)(chunk)
+    for _ in range(0 if whole else ahead):
         walk.weights()
         walk.inputs(0)
     while walk.waiting:

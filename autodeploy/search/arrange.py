@@ -28,6 +28,7 @@ from autodeploy.schedule.shapes import OpCounts
 from autodeploy.search.arranged import Arranged, Case, Common, Distinct, Pipe, StageCost
 from autodeploy.spec.layout import Layout, Role
 from autodeploy.spec.model import Kind, Model
+from autodeploy.spec.placement import is_paired
 from autodeploy.spec.plan import FIRST_SPLIT, Overlap, Plan, PlanLike, Schedule
 from autodeploy.spec.space import Space
 
@@ -121,7 +122,7 @@ def cost_stage(
         space.job,
         common.plan,
         common.dp,
-        case.overlap,
+        is_paired(case.schedule, case.overlap),
         params,
         windows,
         shared * vocabulary if shared else 0.0,
@@ -222,7 +223,8 @@ def case_of(space: Space, plan: Plan, rule: str, layout: Layout) -> Case:
     alike = plan.vpp == 1 and plan.schedule < FIRST_SPLIT
     live = 1 if alike else live_cap(plan.schedule, plan.pp, int(microbatches_of(space, plan)))
     taken_frac = space.cluster.device.exchange_frac
-    return Case(plan.schedule, plan.overlap, plan.recompute, rule, layout, live, taken_frac)
+    whole = plan.schedule == Schedule.DUALPIPE_V and space.target.profile.whole_drain
+    return Case(plan.schedule, plan.overlap, plan.recompute, rule, layout, live, taken_frac, whole)
 
 
 def live_cap(schedule: Schedule, pp: int, microbatches: int) -> int:

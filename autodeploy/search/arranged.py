@@ -42,10 +42,13 @@ class Case:
     """Microbatches, capped where more change no live count."""
     taken_frac: float
     """Cores that an all-to-all beside compute takes."""
+    whole_drain: bool = False
+    """`Profile.whole_drain`."""
 
     def shape(self, microbatches: int) -> Shape:
         """The schedule shape for so many microbatches."""
-        return Shape(self.schedule, self.layout.pp, self.layout.vpp, microbatches, self.overlap)
+        layout = self.layout
+        return Shape(self.schedule, layout.pp, layout.vpp, microbatches, self.overlap, self.whole_drain)
 
     @property
     def split(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autodeploy.numeric import Num, where
-from autodeploy.spec.plan import FIRST_VEE, Schedule
+from autodeploy.spec.plan import FIRST_VEE, Overlap, Schedule
 
 VEE_CHUNKS = 2
 """Chunks of a stage on a V."""
@@ -14,6 +14,14 @@ VEE_CHUNKS = 2
 def is_vee(schedule: Schedule) -> bool:
     """Whether the chunks of a schedule lie on a V."""
     return schedule >= FIRST_VEE
+
+
+def is_paired(schedule: Schedule, overlap: Overlap) -> bool:
+    """Whether gradients are reduced as where passes are merged: DualPipeV refuses the overlap of others as they do.
+
+    Source: MindSpeed features_manager/pipeline_parallel/dualpipev_feature.py, moe/fb_overlap.py.
+    """
+    return overlap == Overlap.PAIR or schedule == Schedule.DUALPIPE_V
 
 
 def usual_schedule(vpp: int) -> Schedule:

@@ -53,6 +53,8 @@ class Profile:
     rolling_update: bool = False
     """Where weight gradients run apart: a stage updates without waiting for the others, and checks the norm of all
     gradients later, so that the time in which a pipeline fills and drains overlaps from step to step."""
+    whole_drain: bool = False
+    """DualPipeV keeps backward passes whole while the pipeline drains."""
     pinned_host: bool = False
     """The threads that launch kernels have cores of their own."""
     dispatch_bytes: Positive = 2.0

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autodeploy.analysis.ops import REBUILDABLE, Module, Op
-from autodeploy.analysis.readings import PLAIN, saved_bytes
+from autodeploy.analysis.readings import PLAIN, delayed_bytes, saved_bytes
 from autodeploy.spec.model import GQA, Kind, Model, decoder_kinds
 from tests.builders import job_of, model_of, ops_of, plan_of
 
@@ -159,3 +159,21 @@ def test_no_row_grows_with_sequence_parallelism() -> None:
     assert all(on[name] <= off[name] for name in off)
     assert set(on) - set(off) == {gathered}
     assert on[gathered] + on["moe input"] == off["moe input"]
+
+
+def test_weight_gradients_of_a_gpt_layer_wait_with_32_s_b_h() -> None:
+    # arXiv 2401.10241 table 1: inputs and output gradients of the four products
+    model = model_of("gpt3-175b")
+    dense = ops_of(model, plan_of(mbs=2), job_of(2048))[Kind.DENSE]
+    assert delayed_bytes(dense) == 32.0 * 2048 * 2 * model.hidden
+
+
+@pytest.mark.parametrize("tp", [2, 8])
+def test_tensor_parallelism_cuts_what_waits_but_for_gathered_inputs(tp: int) -> None:
+    model = model_of("gpt3-175b")
+    each = 2048.0 * model.hidden
+    # whole: input of qkv and fc1, output gradient of the other two; cut: 3 h and 4 h outputs, 1 h and 4 h inputs
+    without = delayed_bytes(ops_of(model, plan_of(tp=tp, sp=False), job_of(2048))[Kind.DENSE])
+    assert without == pytest.approx(2.0 * each * (4.0 + 12.0 / tp), rel=1e-12)
+    shared = delayed_bytes(ops_of(model, plan_of(tp=tp, sp=True), job_of(2048))[Kind.DENSE])
+    assert shared == pytest.approx(2.0 * each * (2.0 + 14.0 / tp), rel=1e-12)

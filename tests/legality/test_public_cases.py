@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autodeploy.spec.model import GQA
-from autodeploy.spec.plan import Overlap, Plan
+from autodeploy.spec.plan import Overlap, Plan, Schedule
 from tests.builders import plan_of
 from tests.legality.asked import accepted, broken, question, spread_over, with_heads
 
@@ -113,9 +113,10 @@ def test_a_stage_of_dense_layers_only_is_refused() -> None:
 RECIPES: list[tuple[str, str, str, int, int, dict[str, Any]]] = [
     # Ascend/MindSpeed-LLM c77308a1: Qwen3-30B-A3B on 16 NPUs of 64 GB
     ("mindspeed-llm", "qwen3-30b-a3b", "atlas-800t-a2", 16, 256, {"pp": 2, "ep": 8, "recompute": "full"}),
-    # the same, DeepSeek-V3 on 512 NPUs, but for its schedule (DualPipeV)
+    # the same, DeepSeek-V3 on 512 NPUs, layers 61 to 63 idle, DualPipeV
     ("mindspeed-llm", "deepseek-v3", "atlas-800t-a2", 512, 3840, {
-        "tp": 4, "pp": 8, "vpp": 2, "ep": 32, "overlap": Overlap.PAIR, "recompute": "full"}),
+        "tp": 4, "pp": 8, "vpp": 2, "ep": 32, "schedule": Schedule.DUALPIPE_V, "overlap": Overlap.PAIR,
+        "recompute": "full", "layout": "noop:61,62,63"}),
     # NVIDIA/Megatron-LM PR 2280: Qwen3-235B on 256 GPUs, DeepSeek-V3 on 1024
     ("megatron-core", "qwen3-235b-a22b", "h100-80g", 256, 2048, {"tp": 2, "pp": 8, "vpp": 4, "ep": 32}),
     ("megatron-core", "deepseek-v3", "h100-80g", 1024, 8192, {

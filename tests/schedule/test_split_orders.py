@@ -7,6 +7,7 @@ deepseek-ai/DualPipe README.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -28,9 +29,9 @@ Op = dict[str, Part]
 """Which of F, B and W an op is, and of which (microbatch, chunk)."""
 
 
-def shape_of(schedule: Schedule, pp: int, microbatches: int, pair: bool = False) -> Shape:
+def shape_of(schedule: Schedule, pp: int, microbatches: int, pair: bool = False, whole: bool = False) -> Shape:
     vpp = 1 if schedule in ONE_CHUNK else 2
-    return Shape(schedule, pp, vpp, microbatches, Overlap.PAIR if pair else Overlap.NONE)
+    return Shape(schedule, pp, vpp, microbatches, Overlap.PAIR if pair else Overlap.NONE, whole)
 
 
 def ops_of(shape: Shape, rank: int) -> list[Op]:
@@ -42,11 +43,11 @@ def ops_of(shape: Shape, rank: int) -> list[Op]:
 
 
 SHAPES = [
-    shape_of(schedule, pp, microbatches, pair)
+    shape_of(schedule, pp, microbatches, pair, whole)
     for schedule in (*ONE_CHUNK, Schedule.ZB_V, Schedule.DUALPIPE_V)
     for pp in (2, 3, 4, 6)
     for microbatches in (1, pp, 2 * pp, 3 * pp + 1)
-    for pair in ((False, True) if schedule is Schedule.DUALPIPE_V else (False,))
+    for pair, whole in (product([False, True], repeat=2) if schedule is Schedule.DUALPIPE_V else [(False, False)])
     if schedule is not Schedule.DUALPIPE_V or microbatches >= 2 * pp
 ]
 ALL = pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -223,6 +224,16 @@ def test_the_bubble_of_dualpipe_v(pp: int, f: float, b: float, w: float, less: f
     shape = shape_of(Schedule.DUALPIPE_V, pp, 3 * pp, pair=True)
     whole = (pp - 1) * (f + b + w + b + w - 3.0 * w)
     assert bubbles(shape, f, b, w)[0] == pytest.approx(whole - less * f)
+
+
+@pytest.mark.parametrize("pp", [4, 8, 16])
+@pytest.mark.parametrize(("f", "b", "w"), [(1.0, 1.7, 0.9), (1.0, 2.0, 1.0), (1.0, 1.4, 0.8)])
+def test_the_bubble_of_dualpipe_v_with_a_whole_drain_is_the_published_one(
+    pp: int, f: float, b: float, w: float
+) -> None:
+    # (PP - 1)(F&B + B - W) - F: Ascend/MindSpeed docs/zh/features/dualpipev.md
+    shape = shape_of(Schedule.DUALPIPE_V, pp, 3 * pp, pair=True, whole=True)
+    assert bubbles(shape, f, b, w)[0] == pytest.approx((pp - 1) * (f + 2.0 * (b + w) - w) - f)
 
 
 def most(shape: Shape, rank: int) -> int:
