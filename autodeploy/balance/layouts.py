@@ -13,6 +13,7 @@ from autodeploy.spec.job import Job
 from autodeploy.spec.layout import Layout, compress, make_layout, with_ends
 from autodeploy.spec.layout_words import notation_of
 from autodeploy.spec.model import Kind, Model, decoder_kinds
+from autodeploy.spec.placement import Placement, slots_in
 from autodeploy.spec.plan import LAYOUT_RULES
 
 
@@ -98,23 +99,29 @@ def _strings(model: Model, job: Job, rule: str, slots: int) -> list[str] | None:
 
 
 @lru_cache(maxsize=8192)
-def resolve(model: Model, job: Job, pp: int, vpp: int, rule: str, *, vee: bool = False) -> Layout | None:
+def resolve(
+    model: Model, job: Job, pp: int, vpp: int, rule: str, *, placement: Placement = Placement.ROUND
+) -> Layout | None:
     """The layout that a rule (a framework's word, a given string) makes; None where it has none for this shape."""
+    slots = slots_in(placement, pp, vpp)
     if rule in LAYOUT_RULES:
-        strings = _strings(model, job, rule, pp * vpp)
-        return make_layout(model, job.mtp, pp, vpp, compress(strings), vee=vee) if strings and all(strings) else None
+        strings = _strings(model, job, rule, slots)
+        if not strings or not all(strings):
+            return None
+        return make_layout(model, job.mtp, pp, vpp, compress(strings), placement=placement)
     try:
-        return make_layout(model, job.mtp, pp, vpp, notation_of(model, job.mtp, pp, vpp, rule), vee=vee)
+        notation = notation_of(model, job.mtp, pp, slots // pp, rule)
+        return make_layout(model, job.mtp, pp, vpp, notation, placement=placement)
     except SpecError:
         return None
 
 
 def candidates(
-    model: Model, job: Job, pp: int, vpp: int, layout: str, *, vee: bool = False
+    model: Model, job: Job, pp: int, vpp: int, layout: str, *, placement: Placement = Placement.ROUND
 ) -> list[tuple[str, Layout]]:
     """(rule, layout) that a plan's layout field allows, in order of preference on ties, equal layouts once."""
     rules = LAYOUT_RULES if layout == "auto" else (layout,)
-    found = [(rule, resolve(model, job, pp, vpp, rule, vee=vee)) for rule in rules]
+    found = [(rule, resolve(model, job, pp, vpp, rule, placement=placement)) for rule in rules]
     seen: set[str] = set()
     return [
         (rule, layout)

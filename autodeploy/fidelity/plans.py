@@ -12,8 +12,8 @@ from autodeploy.fidelity.rows import Row
 from autodeploy.fidelity.stacks import Stack, policies
 from autodeploy.spec.job import Job
 from autodeploy.spec.model import Model
-from autodeploy.spec.placement import VEE_CHUNKS, is_vee, usual_schedule
-from autodeploy.spec.plan import CpComm, Dispatch, Overlap, Plan, Schedule, States
+from autodeploy.spec.placement import TWO_CHUNKS, usual_schedule
+from autodeploy.spec.plan import FIRST_OF_TWO, CpComm, Dispatch, Overlap, Plan, Schedule, States
 
 NARROW = {"fp8": "fp8", "nvfp4": "nvfp4", "fp16": "fp16", "o2 (amp)": "fp16"}
 SCHEDULES = {
@@ -77,7 +77,7 @@ def plan_of(row: Row, stack: Stack, model: Model) -> Plan:
     tp, pp, cp, dp = (degrees[name] for name in ("tp", "pp", "cp", "dp"))
     mbs = row.mbs or _mbs(row, stack, pp, dp)
     schedule = _schedule(row)
-    vpp = VEE_CHUNKS if is_vee(schedule) else row.vpp or _vpp(row, stack, model, pp, dp * mbs)
+    vpp = TWO_CHUNKS if schedule >= FIRST_OF_TWO else row.vpp or _vpp(row, stack, model, pp, dp * mbs)
     moe = model.moe
     ep = (row.ep or 1) if moe else 1
     zero, replicas = _sharding(row, stack, dp * cp, pp)

@@ -16,7 +16,7 @@ from autodeploy.search.result import PlanResult
 from autodeploy.spec.arrangement import Arrangement
 from autodeploy.spec.layout import Layout, make_layout
 from autodeploy.spec.model import MLA, Kind, mtp_kind
-from autodeploy.spec.placement import is_paired, is_vee
+from autodeploy.spec.placement import is_paired, placement_of
 from autodeploy.spec.plan import RANK_ORDER, Plan
 from autodeploy.spec.space import Space
 from autodeploy.spec.target import ALL_MODULES, Target
@@ -142,8 +142,8 @@ def writer(target: str) -> Callable[[Subject], Draft]:
 
 def _subject(space: Space, result: PlanResult, target: str) -> Subject:
     plan = result.plan
-    vee = is_vee(plan.schedule)
-    layout = make_layout(space.model, space.job.mtp, plan.pp, plan.vpp, result.arrangement.layout, vee=vee)
+    placement = placement_of(plan.schedule)
+    layout = make_layout(space.model, space.job.mtp, plan.pp, plan.vpp, result.arrangement.layout, placement=placement)
     return Subject(space=space, result=result, target=load(Target, target), layout=layout)
 
 

@@ -17,8 +17,7 @@ from autodeploy.formats.megatron import (
     vpp_note,
 )  # fmt: skip
 from autodeploy.spec.model import Kind
-from autodeploy.spec.placement import is_vee
-from autodeploy.spec.plan import CpComm, States
+from autodeploy.spec.plan import CpComm, Schedule, States
 
 ACTIVATIONS = frozenset({"mlp_act", "moe_act"})
 STATE_FLAGS: dict[States, list[Flag]] = {States.REUSE: [("--reuse-fp32-param",)], States.HOST: [("--swap-optimizer",)]}
@@ -58,7 +57,7 @@ def _context_flags(subject: Subject) -> list[Flag]:
 
 def _count_flags(subject: Subject) -> list[Flag]:
     """Layers; on a V idle ones as well, which make its chunks equal."""
-    if not is_vee(subject.plan.schedule):
+    if subject.plan.schedule is not Schedule.DUALPIPE_V:
         return count_flags(subject)
     layers, whole = subject.space.model.layers, subject.layers(mtp=False)[0][0] * len(subject.layout.slots)
     mtp = count_flags(subject)[1:]
@@ -75,7 +74,7 @@ def _is_even(subject: Subject) -> bool:
 def _layout_flags(subject: Subject) -> list[Flag]:
     """Equal chunks by their size, with which every recompute switch works; all others by a layout string. DualPipeV
     cuts them itself."""
-    if is_vee(subject.plan.schedule):
+    if subject.plan.schedule is Schedule.DUALPIPE_V:
         return VEE_FLAGS
     if not _is_even(subject):
         return layout_flags(subject)
@@ -85,7 +84,7 @@ def _layout_flags(subject: Subject) -> list[Flag]:
 
 
 def _blocks_switches(subject: Subject) -> bool:
-    return subject.plan.vpp > 1 and not is_vee(subject.plan.schedule) and not _is_even(subject)
+    return subject.plan.vpp > 1 and subject.plan.schedule is not Schedule.DUALPIPE_V and not _is_even(subject)
 
 
 def _recompute(subject: Subject) -> tuple[list[Flag], frozenset[str]]:
@@ -110,7 +109,7 @@ def _recompute(subject: Subject) -> tuple[list[Flag], frozenset[str]]:
 def _notes(subject: Subject, recompute: list[Flag]) -> list[str]:
     plan = subject.plan
     notes = []
-    if is_vee(plan.schedule):
+    if plan.schedule is Schedule.DUALPIPE_V:
         notes.append("--schedules-method dualpipev makes the two chunks of a stage; vpp has no flag beside it")
     elif plan.pp > 1 and not _is_even(subject):
         notes.append(vpp_note(subject))

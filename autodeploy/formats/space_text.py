@@ -10,13 +10,13 @@ from autodeploy.spec.space import Space
 COMMENTS = {
     "tp": "tensor parallel",
     "pp": "pipeline stages",
-    "vpp": "chunks per stage; 1 is plain 1F1B; zbv and dualpipev take 2",
+    "vpp": "chunks per stage; 1 is plain 1F1B; zbv, dualpipev and dualpipe take 2",
     "cp": "context parallel",
     "ep": "expert group, over tp x cp x dp",
     "etp": "tensor parallel inside an expert; 1 with a large ep is TP-extend-EP",
     "mbs": "sequences per micro-batch",
     "sp": "sequence parallelism; unset: wherever tp > 1",
-    "schedule": "1f1b | interleaved | zbh1 | zbh2 | zbv | dualpipev; unset: 1f1b, interleaved where vpp > 1",
+    "schedule": "1f1b | interleaved | zbh1 | zbh2 | zbv | dualpipev | dualpipe; unset: 1f1b, interleaved where vpp > 1",
     "overlap": "none | pair: merged forward and backward passes hide each other's all-to-all",
     "dispatch": "flat | hier | dedup | gather | fused: all-to-all; all-gather across nodes, then inside; once a node "
     "and rank; all tokens to all ranks; once, forwarded by one kernel",

@@ -6,8 +6,8 @@ from autodeploy.legality.question import Question
 from autodeploy.numeric import Num
 from autodeploy.spec.layout import Layout
 from autodeploy.spec.model import Kind
-from autodeploy.spec.placement import VEE_CHUNKS, chunks_fit
-from autodeploy.spec.plan import FIRST_SPLIT, FIRST_VEE, Overlap, Plan, PlanLike, Schedule
+from autodeploy.spec.placement import TWO_CHUNKS, Placement, chunks_fit
+from autodeploy.spec.plan import FIRST_OF_TWO, FIRST_SPLIT, Overlap, Plan, PlanLike, Schedule
 
 
 def microbatches(q: Question, p: PlanLike) -> Num:
@@ -25,7 +25,9 @@ def v71(q: Question, plan: Plan, layout: Layout) -> bool:
     del q, plan
     held = slots_with(layout, Kind.MTP)
     last_chunk = all(slot // layout.pp == layout.vpp - 1 for slot in held)
-    first_stage = any(layout.stage_of(slot) == 0 for slot in held) and layout.pp > 1 and not layout.vee
+    if layout.placement != Placement.ROUND:  # whose last slot is on the first stage
+        return len(held) <= 1
+    first_stage = any(layout.stage_of(slot) == 0 for slot in held) and layout.pp > 1
     return len(held) <= 1 and last_chunk and not first_stage
 
 
@@ -45,7 +47,7 @@ def v72(q: Question, p: PlanLike) -> Num:
 
 def v76(q: Question, p: PlanLike) -> Num:
     """The feature cuts equal chunks itself: a layout that a user writes is refused (`v76_layout`)."""
-    able = (q.model.layers >= VEE_CHUNKS * p.pp) & (p.cp == 1) & (not q.model.tied_embeddings)
+    able = (q.model.layers >= TWO_CHUNKS * p.pp) & (p.cp == 1) & (not q.model.tied_embeddings)
     return (p.schedule != Schedule.DUALPIPE_V) | able
 
 
@@ -99,16 +101,19 @@ def p04(q: Question, p: PlanLike) -> Num:
 
 
 def p10(q: Question, p: PlanLike) -> Num:
-    """With fewer stages than two nothing waits; DualPipeV turns at least two microbatches a stage round."""
-    count = microbatches(q, p)
-    enough = (p.schedule != Schedule.DUALPIPE_V) | (count >= 2 * p.pp)
+    """With fewer stages than two nothing waits; DualPipe of both kinds has at least two microbatches a stage."""
+    enough = (p.schedule < Schedule.DUALPIPE_V) | (microbatches(q, p) >= 2 * p.pp)
     return ((p.schedule < FIRST_SPLIT) | (p.pp > 1)) & enough
 
 
 def p11(q: Question, p: PlanLike) -> Num:
     """Zero-bubble orders have no pairs of passes to merge."""
     del q
-    return (p.overlap == Overlap.NONE) | (p.schedule < FIRST_SPLIT) | (p.schedule == Schedule.DUALPIPE_V)
+    return (p.overlap == Overlap.NONE) | (p.schedule < FIRST_SPLIT) | (p.schedule >= Schedule.DUALPIPE_V)
+
+
+def p12(q: Question, p: PlanLike) -> Num:
+    return (p.schedule != Schedule.DUALPIPE) | ((p.pp % 2 == 0) & (microbatches(q, p) % 2 == 0))
 
 
 def _whole(p: PlanLike) -> Num:
@@ -133,9 +138,9 @@ def t17(q: Question, p: PlanLike) -> Num:
 
 def t18(q: Question, p: PlanLike) -> Num:
     del q
-    return p.schedule != Schedule.ZB_H2
+    return (p.schedule != Schedule.ZB_H2) & (p.schedule != Schedule.DUALPIPE)
 
 
 def t19(q: Question, p: PlanLike) -> Num:
     del q
-    return p.schedule < FIRST_VEE
+    return p.schedule < FIRST_OF_TWO

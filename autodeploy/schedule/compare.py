@@ -11,10 +11,11 @@ from autodeploy.errors import Fault, SpecError
 from autodeploy.schedule.bounds import stage_work_s
 from autodeploy.schedule.live import live_chunks
 from autodeploy.schedule.orders import op_counts
+from autodeploy.schedule.program import crosses
 from autodeploy.schedule.shapes import Shape
 from autodeploy.schedule.steady import Durations, finish_s, rolling_s
-from autodeploy.spec.placement import VEE_CHUNKS, is_vee
-from autodeploy.spec.plan import Overlap, Schedule
+from autodeploy.spec.placement import TWO_CHUNKS, Placement
+from autodeploy.spec.plan import FIRST_OF_TWO, Overlap, Schedule
 
 MOST_PASSES = 2_000_000
 """Chunk passes of all stages: beyond, a program takes minutes and gigabytes."""
@@ -80,10 +81,10 @@ def compare(pp: int, microbatches: int, vpps: Sequence[int], times: StageTimes) 
 def _split_shapes(pp: int, microbatches: int) -> Iterator[Shape]:
     """Those that so many microbatches fill."""
     for schedule in (Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_V):
-        yield Shape(schedule, pp, VEE_CHUNKS if is_vee(schedule) else 1, microbatches, Overlap.NONE)
+        yield Shape(schedule, pp, TWO_CHUNKS if schedule >= FIRST_OF_TWO else 1, microbatches, Overlap.NONE)
     if microbatches >= 2 * pp:
         for overlap in Overlap:
-            yield Shape(Schedule.DUALPIPE_V, pp, VEE_CHUNKS, microbatches, overlap)
+            yield Shape(Schedule.DUALPIPE_V, pp, TWO_CHUNKS, microbatches, overlap)
 
 
 def check_shapes(pp: int, microbatches: int, vpps: Sequence[int]) -> None:
@@ -119,7 +120,7 @@ def _compared(shape: Shape, times: StageTimes) -> Comparison:
     split = np.stack([np.tile(each, v)[:, None] for each in (backward - late, late)]) if shape.split else None
     durations = Durations(down, up, pair, np.array([times.send_s]), split)
     ends = finish_s(shape, durations)
-    step = float(rolling_s(ends, durations)[0] if shape.split else ends.max())
+    step = float(rolling_s(shape, ends, durations)[0] if shape.split else ends.max())
     works = [_work_s(shape, rank, forward[rank], backward[rank], merged[rank], late[rank]) for rank in range(pp)]
     return Comparison(
         shape=shape,
@@ -127,8 +128,13 @@ def _compared(shape: Shape, times: StageTimes) -> Comparison:
         bubble_s=step - max(works),
         closed_form_s=_closed_form_s(shape, times),
         live_stages=max(map(sum, live_chunks(shape, 0))) / v,
-        messages=2 * (v * (pp - 1) if shape.vee else pp * v - 1) * shape.microbatches if pp > 1 else 0,
+        messages=2 * _hops(shape) * shape.microbatches,
     )
+
+
+def _hops(shape: Shape) -> int:
+    """Positions whose output goes to another rank."""
+    return int(crosses(shape, np.arange(shape.positions), 1).sum())
 
 
 def _work_s(shape: Shape, rank: int, forward_s: float, backward_s: float, merged_s: float, weights_s: float) -> float:
@@ -140,7 +146,7 @@ def _work_s(shape: Shape, rank: int, forward_s: float, backward_s: float, merged
 def _closed_form_s(shape: Shape, times: StageTimes) -> float | None:
     """Formula: (pp-1)(F+B)/v; with weight gradients W apart ZB-H1 (pp-1)(F+B-2W), ZB-H2 (pp-1)(F+B-3W).
     Source: arXiv 2104.04473 section 2.2; arXiv 2401.10241 table 2."""
-    if shape.overlap == Overlap.PAIR or not times.equal or shape.vee:
+    if shape.overlap == Overlap.PAIR or not times.equal or shape.placement != Placement.ROUND:
         return None
     spared = {Schedule.ZB_H1: 2.0, Schedule.ZB_H2: 3.0}.get(shape.schedule, 0.0)
     late = spared * times.weights_s[0] if spared else 0.0

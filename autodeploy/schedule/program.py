@@ -16,7 +16,7 @@ import numpy as np
 from autodeploy.errors import ScheduleDeadlock
 from autodeploy.schedule.orders import rank_order
 from autodeploy.schedule.shapes import NONE, RankOrder, Shape
-from autodeploy.spec.placement import slot_of, stage_of
+from autodeploy.spec.placement import position_of, stage_of
 from autodeploy.spec.plan import Overlap
 
 START = 0
@@ -107,68 +107,68 @@ def _join(orders: Sequence[RankOrder]) -> Ops:
     return Ops(ranks, *columns)
 
 
-def _slots(shape: Shape, ops: Ops, chunk: np.ndarray) -> np.ndarray:
-    """The slot of a chunk on the rank of every op; of NONE something without meaning."""
-    found: np.ndarray = slot_of(shape.vee, shape.pp, ops.rank, np.maximum(chunk, 0))
+def _positions(shape: Shape, ops: Ops, chunk: np.ndarray) -> np.ndarray:
+    """The position of a chunk on the rank of every op; of NONE something without meaning."""
+    found: np.ndarray = position_of(shape.placement, shape.pp, ops.rank, np.maximum(chunk, 0))
     return found
 
 
 def _where_is(shape: Shape, ops: Ops, microbatch: np.ndarray, chunk: np.ndarray) -> np.ndarray:
-    """[slots, microbatches] index of the op that holds a pass of a slot."""
-    found = np.zeros((shape.slots, shape.microbatches), dtype=np.intp)
+    """[positions, microbatches] index of the op that holds a pass of a position."""
+    found = np.zeros((shape.positions, shape.microbatches), dtype=np.intp)
     here = np.nonzero(chunk != NONE)[0]
-    found[_slots(shape, ops, chunk)[here], microbatch[here]] = here + 1
+    found[_positions(shape, ops, chunk)[here], microbatch[here]] = here + 1
     return found
 
 
 def _forward_producers(shape: Shape, ops: Ops) -> np.ndarray:
-    """The forward of the slot below, on the same microbatch."""
+    """The forward of the position before, on the same microbatch."""
     found = _where_is(shape, ops, ops.f_microbatch, ops.f_chunk)
-    slot = _slots(shape, ops, ops.f_chunk)
-    fed = (ops.f_chunk != NONE) & (slot > 0)
-    return np.where(fed, found[np.maximum(slot - 1, 0), np.maximum(ops.f_microbatch, 0)], START)
+    before = _positions(shape, ops, ops.f_chunk) - 1
+    fed = (ops.f_chunk != NONE) & (before >= 0) & ~np.isin(before, shape.ends)
+    return np.where(fed, found[np.maximum(before, 0), np.maximum(ops.f_microbatch, 0)], START)
 
 
 def _backward_producers(shape: Shape, ops: Ops) -> np.ndarray:
-    """The backward of the slot above; in the last slot its own forward."""
+    """The backward of the position after; at the end of a pipeline its own forward."""
     found = _where_is(shape, ops, ops.b_microbatch, ops.b_chunk)
     own = _where_is(shape, ops, ops.f_microbatch, ops.f_chunk)
-    top, microbatch = shape.slots - 1, np.maximum(ops.b_microbatch, 0)
-    slot = _slots(shape, ops, ops.b_chunk)
-    above = found[np.minimum(slot + 1, top), microbatch]
-    return np.where(ops.b_chunk == NONE, START, np.where(slot < top, above, own[top, microbatch]))
+    here, microbatch = _positions(shape, ops, ops.b_chunk), np.maximum(ops.b_microbatch, 0)
+    after = found[np.minimum(here + 1, shape.positions - 1), microbatch]
+    return np.where(ops.b_chunk == NONE, START, np.where(np.isin(here, shape.ends), own[here, microbatch], after))
 
 
-def crosses(shape: Shape, slot: np.ndarray, step: int) -> np.ndarray:
-    """Whether what leaves a slot for the next one (step 1) or the one before (-1) goes to another rank."""
-    there = np.clip(slot + step, 0, shape.slots - 1)
-    vee, pp = shape.vee, shape.pp
-    found: np.ndarray = (there != slot) & (stage_of(vee, pp, there) != stage_of(vee, pp, slot))
+def crosses(shape: Shape, position: np.ndarray, step: int) -> np.ndarray:
+    """Whether what leaves a position for the next one (step 1) or the one before (-1) goes to another rank. The ends of
+    two pipelines that meet are on one rank."""
+    there = np.clip(position + step, 0, shape.positions - 1)
+    placement, pp = shape.placement, shape.pp
+    found: np.ndarray = stage_of(placement, pp, there) != stage_of(placement, pp, position)
     return found
 
 
 def _sends_forward(shape: Shape, ops: Ops) -> np.ndarray:
-    """Where the next slot is on another rank."""
-    return (ops.f_chunk != NONE) & crosses(shape, _slots(shape, ops, ops.f_chunk), 1)
+    """Where the next position is on another rank."""
+    return (ops.f_chunk != NONE) & crosses(shape, _positions(shape, ops, ops.f_chunk), 1)
 
 
 def _comes_from_below(shape: Shape, ops: Ops) -> np.ndarray:
     """Ops whose forward half gets its input from another rank."""
-    return (ops.f_chunk != NONE) & crosses(shape, _slots(shape, ops, ops.f_chunk), -1)
+    return (ops.f_chunk != NONE) & crosses(shape, _positions(shape, ops, ops.f_chunk), -1)
 
 
 def _comes_from_above(shape: Shape, ops: Ops) -> np.ndarray:
     """Ops whose backward half gets its gradients from another rank."""
-    return (ops.b_chunk != NONE) & crosses(shape, _slots(shape, ops, ops.b_chunk), 1)
+    return (ops.b_chunk != NONE) & crosses(shape, _positions(shape, ops, ops.b_chunk), 1)
 
 
 def _sends_backward(shape: Shape, ops: Ops) -> np.ndarray:
-    """Where the slot before is on another rank."""
-    return (ops.b_chunk != NONE) & crosses(shape, _slots(shape, ops, ops.b_chunk), -1)
+    """Where the position before is on another rank."""
+    return (ops.b_chunk != NONE) & crosses(shape, _positions(shape, ops, ops.b_chunk), -1)
 
 
 def _duration_rows(shape: Shape, ops: Ops) -> np.ndarray:
-    passes = shape.slots
+    passes = shape.positions
     forward = ops.f_chunk * shape.pp + ops.rank
     backward = passes + ops.b_chunk * shape.pp + ops.rank
     rows, next_row = np.where(ops.f_chunk != NONE, forward, backward), 2 * passes

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autodeploy.spec.placement import is_vee
+from autodeploy.spec.placement import Placement, placement_of
 from autodeploy.spec.plan import FIRST_SPLIT, Overlap, Schedule
 
 NONE = -1
@@ -22,6 +22,7 @@ class Shape:
     pp: int
     vpp: int
     microbatches: int
+    """Of every chunk."""
     overlap: Overlap
     whole_drain: bool = False
     """DualPipeV: backward passes stay whole while the pipeline drains, which holds less for a longer step."""
@@ -32,8 +33,8 @@ class Shape:
         return self.microbatches * self.vpp
 
     @property
-    def slots(self) -> int:
-        """Slots of the pipeline."""
+    def positions(self) -> int:
+        """Positions that passes travel along."""
         return self.pp * self.vpp
 
     @property
@@ -42,9 +43,15 @@ class Shape:
         return self.schedule >= FIRST_SPLIT
 
     @property
-    def vee(self) -> bool:
-        """Whether chunks lie on a V."""
-        return is_vee(self.schedule)
+    def placement(self) -> Placement:
+        """How its chunks lie."""
+        return placement_of(self.schedule)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Positions whose outputs go nowhere: the last one of every pipeline."""
+        last = self.positions - 1
+        return (self.pp - 1, last) if self.placement == Placement.MIRROR else (last,)
 
 
 class RankOrder(NamedTuple):

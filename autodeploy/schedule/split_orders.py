@@ -2,7 +2,7 @@
 for; the gradients of its weights (W) wait for nothing and fill what would be bubble.
 
 Sources: arXiv 2401.10241 (ZB-H1, ZB-H2); arXiv 2405.15362 and torch.distributed.pipelining (ZB-V);
-deepseek-ai/DualPipe dualpipe/dualpipev.py.
+deepseek-ai/DualPipe dualpipe/dualpipe.py, dualpipev.py.
 """
 
 from __future__ import annotations
@@ -137,12 +137,29 @@ def _zb_v(shape: Shape, rank: int) -> list[Op]:
 
 
 def _dualpipe_v(shape: Shape, rank: int) -> list[Op]:
-    """Two chunks on a V, a forward through one beside a backward through the other; weight gradients apart where the
-    pipeline fills and drains."""
-    walk, ahead = _Walk(shape.overlap), shape.pp - rank - 1
+    """Two chunks on a V, a forward through one beside a backward through the other."""
+    return _dual(shape, shape.pp, rank)
+
+
+def _dualpipe(shape: Shape, rank: int) -> list[Op]:
+    """Two pipelines head to tail. The ranks of the second half do as those opposite, with the two exchanged."""
+    opposite = shape.pp - 1 - rank
+    ops = _dual(shape, shape.pp // 2, min(rank, opposite))
+    return ops if rank < opposite else [_exchanged(op) for op in ops]
+
+
+def _exchanged(op: Op) -> Op:
+    forward, backward, weights = (None if part is None else (part[0], 1 - part[1]) for part in op)
+    return forward, backward, weights
+
+
+def _dual(shape: Shape, ranks: int, rank: int) -> list[Op]:
+    """A rank's order, counted from where microbatches enter to where `ranks` of them meet; weight gradients apart where
+    the pipeline fills and drains."""
+    walk, ahead = _Walk(shape.overlap), ranks - rank - 1
     _dual_fill(walk, ahead, rank)
-    for step in range(max(shape.microbatches - 2 * shape.pp, 0) + rank + 1):
-        if step == 0 and ahead == 0:  # the last stage turns the first microbatch round: nothing to merge with
+    for step in range(max(shape.microbatches - 2 * ranks, 0) + rank + 1):
+        if step == 0 and ahead == 0:  # the first microbatch comes back at once: nothing to merge with
             walk.forward(0)
             walk.backward(1)
         else:
@@ -183,4 +200,5 @@ _ORDERS: dict[Schedule, Callable[[Shape, int], list[Op]]] = {
     Schedule.ZB_H2: _zb_h2,
     Schedule.ZB_V: _zb_v,
     Schedule.DUALPIPE_V: _dualpipe_v,
+    Schedule.DUALPIPE: _dualpipe,
 }

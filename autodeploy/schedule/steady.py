@@ -16,6 +16,7 @@ from autodeploy.schedule.orders import warm_up
 from autodeploy.schedule.program import START, Program, compile_program
 from autodeploy.schedule.shapes import Shape
 from autodeploy.schedule.simulate import Moments, run, simulate
+from autodeploy.spec.placement import Placement
 from autodeploy.spec.plan import Overlap
 
 GROUPS = 20
@@ -76,11 +77,20 @@ def finish_s(shape: Shape, times: Durations, groups: int = GROUPS) -> np.ndarray
     return out
 
 
-def rolling_s(ends_s: np.ndarray, times: Durations) -> np.ndarray:
+def rolling_s(shape: Shape, ends_s: np.ndarray, times: Durations) -> np.ndarray:
     """[K] seconds from step to step where every stage goes on when it is done itself: the longest from a stage's first
     op to what it ends at (ends_s [pp, K])."""
-    hops = np.vstack([np.zeros_like(times.send_s), times.forward_s[: len(ends_s) - 1] + times.send_s])
-    return np.asarray((ends_s - np.cumsum(hops, axis=0)).max(axis=0))
+    pp = shape.pp
+    begins = _down_s(times, np.arange(pp))
+    if shape.placement == Placement.MIRROR:  # microbatches enter at both ends
+        begins = np.minimum(begins, _down_s(times, 2 * pp - 1 - np.arange(pp))[::-1])
+    return np.asarray((ends_s - begins).max(axis=0))
+
+
+def _down_s(times: Durations, rows: np.ndarray) -> np.ndarray:
+    """[pp, K] when a first microbatch comes to each of some passes, one after the other."""
+    hops = np.vstack([np.zeros_like(times.send_s), times.forward_s[rows[:-1]] + times.send_s])
+    return np.cumsum(hops, axis=0)
 
 
 def _extended(shape: Shape, times: Durations, least: int, length: int, seconds: np.ndarray) -> np.ndarray:

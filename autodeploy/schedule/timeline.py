@@ -13,7 +13,7 @@ from autodeploy.schedule.program import START, Program, crosses
 from autodeploy.schedule.shapes import NONE, Shape
 from autodeploy.schedule.simulate import duration_table, run
 from autodeploy.schedule.steady import Durations
-from autodeploy.spec.placement import slot_of
+from autodeploy.spec.placement import position_of
 
 COMPUTE, PORT, EXCHANGE, STEP_END = "compute", "port", "expert exchange", "step end"
 """Lanes; there may be others."""
@@ -138,7 +138,7 @@ def _messages(shape: Shape, rank: int, halves: _Halves, times: OpTimes) -> Itera
 
 
 def _crosses(shape: Shape, rank: int, chunk: int, step: int) -> bool:
-    slot = np.array(slot_of(shape.vee, shape.pp, rank, chunk))
+    slot = np.array(position_of(shape.placement, shape.pp, rank, chunk))
     return bool(crosses(shape, slot, step))
 
 

@@ -20,7 +20,7 @@ from autodeploy.cost.memory import Params, boundary_buffers, stage_params, vocab
 from autodeploy.cost.sharding import shard_traffic
 from autodeploy.cost.slots import backward_loads, boundary_bytes, forward_loads, stage_send_s, weight_times
 from autodeploy.cost.tail import data_parallel, stage_tail
-from autodeploy.numeric import Num, is_column, largest, total
+from autodeploy.numeric import Num, is_column, largest, total, where
 from autodeploy.schedule.bounds import stage_work_s, step_bound_s
 from autodeploy.schedule.live import enough_microbatches
 from autodeploy.schedule.orders import op_counts
@@ -28,14 +28,15 @@ from autodeploy.schedule.shapes import OpCounts
 from autodeploy.search.arranged import Arranged, Case, Common, Distinct, Pipe, StageCost
 from autodeploy.spec.layout import Layout, Role
 from autodeploy.spec.model import Kind, Model
-from autodeploy.spec.placement import is_paired
+from autodeploy.spec.placement import Placement, is_paired
 from autodeploy.spec.plan import FIRST_SPLIT, Overlap, Plan, PlanLike, Schedule
 from autodeploy.spec.space import Space
 
 
 def microbatches_of(space: Space, plan: PlanLike) -> Num:
-    """Microbatches per data-parallel rank and step."""
-    return space.job.gbs / (plan.mbs * plan.dp)
+    """Microbatches per data-parallel rank and step, through each chunk: half of them from either end in DualPipe."""
+    from_one_end = where(plan.schedule == Schedule.DUALPIPE, 0.5, 1.0)
+    return from_one_end * (space.job.gbs / (plan.mbs * plan.dp))
 
 
 def arrange(space: Space, case: Case, plan: PlanLike, costs: Mapping[Kind, LayerCost], ladder: Ladder) -> Arranged:
@@ -154,6 +155,7 @@ def shared_matrices(model: Model, layout: Layout, role: Role) -> int:
 def _bound(common: Common, case: Case, stages: tuple[StageCost, ...]) -> Num:
     """The schedule's bound at the last stage of every role, where fill and drain are longest."""
     last = [stage.role.stages[-1] for stage in stages]
+    mirrored = case.layout.placement == Placement.MIRROR
     pipe = Pipe(case=case, microbatches=common.microbatches, send_s=common.send_s)
     work = [_work_s(pipe, stage, rank, common.distinct) for stage, rank in zip(stages, last, strict=True)]
     tails = [stage.tail.seconds for stage in stages]
@@ -161,7 +163,7 @@ def _bound(common: Common, case: Case, stages: tuple[StageCost, ...]) -> Num:
         return largest([seconds + tail for seconds, tail in zip(work, tails, strict=True)])
     delayed = [_delayed_s(pipe, stage, rank, common.distinct) for stage, rank in zip(stages, last, strict=True)]
     return step_bound_s(
-        last,
+        [0 if mirrored and 2 * stage >= case.layout.pp else stage for stage in last],  # these fill from the other end
         case.layout.role_of_stage,
         [case.pass_s(stage.forward[0]) for stage in stages],
         [stage.inputs_s(case)[0] if case.split else case.pass_s(stage.backward[0]) for stage in stages],
@@ -213,7 +215,7 @@ def _counts(case: Case, role: Role, rank: int, microbatches: Num, distinct: Dist
 def _exposed_sends(case: Case, microbatches: Num) -> Num:
     """Messages in the open beyond fill and drain, which the bound already holds (model.md 5.3)."""
     pp, vpp = case.layout.pp, case.layout.vpp
-    if vpp > 1 and not case.layout.vee:
+    if vpp > 1 and case.layout.placement == Placement.ROUND:
         return 2.0 * pp * (vpp - 1)
     return 2.0 * (pp - 1) * (microbatches - 1.0) / pp
 

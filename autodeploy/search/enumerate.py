@@ -16,7 +16,7 @@ from autodeploy.legality.rules import LAYOUT_FIELDS, RULES
 from autodeploy.search.layouts import layout_faults_of, layouts_of, question_of, rules_of
 from autodeploy.spec.conditions import parse_condition
 from autodeploy.spec.model import GQA
-from autodeploy.spec.placement import is_vee
+from autodeploy.spec.placement import placement_of
 from autodeploy.spec.plan import (
     CODES,
     CP_COMM_WORDS,
@@ -217,6 +217,6 @@ def _layouts_hold(space: Space, table: PlanTable) -> tuple[np.ndarray, np.ndarra
     first, inverse = distinct(table, LAYOUT_FIELDS)
     plans = [table.row(int(row)) for row in first]
     model, job = space.model, space.job
-    exists = [bool(candidates(model, job, p.pp, p.vpp, p.layout, vee=is_vee(p.schedule))) for p in plans]
+    exists = [bool(candidates(model, job, p.pp, p.vpp, p.layout, placement=placement_of(p.schedule))) for p in plans]
     allowed = [bool(layouts_of(space, plan)) for plan in plans]
     return np.array(exists, dtype=bool)[inverse], np.array(allowed, dtype=bool)[inverse]

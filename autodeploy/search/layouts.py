@@ -10,7 +10,7 @@ from autodeploy.errors import Fault, SpecError, spec_error
 from autodeploy.legality.rules import RULES, Question, Rule, allowed_layouts
 from autodeploy.spec.layout import Layout
 from autodeploy.spec.layout_words import check_layers, check_writing, notation_of
-from autodeploy.spec.placement import is_vee
+from autodeploy.spec.placement import placement_of
 from autodeploy.spec.plan import LAYOUT_RULES, Plan
 from autodeploy.spec.space import Space
 
@@ -33,7 +33,7 @@ def rules_of(space: Space) -> list[Rule]:
 
 def layouts_of(space: Space, plan: Plan) -> list[tuple[str, Layout]]:
     """(rule, layout) pairs of a plan in order of preference; empty where it has none."""
-    found = candidates(space.model, space.job, plan.pp, plan.vpp, plan.layout, vee=is_vee(plan.schedule))
+    found = candidates(space.model, space.job, plan.pp, plan.vpp, plan.layout, placement=placement_of(plan.schedule))
     return allowed_layouts(rules_of(space), question_of(space), plan, found)
 
 

@@ -20,6 +20,7 @@ from autodeploy.search.enumerate import broken_rules
 from autodeploy.search.screen import Screened
 from autodeploy.spec.job import Job
 from autodeploy.spec.model import Model
+from autodeploy.spec.placement import slots_of_plan
 from autodeploy.spec.plan import DISPATCH_WORDS, STATES_WORDS, Dispatch, Overlap, Plan, States
 from autodeploy.spec.space import Space
 
@@ -67,7 +68,7 @@ class Outer:
         """The plan of a point, None where its layers leave a slot empty."""
         shape, mbs, overlap, dispatch, recompute, budget, states, *cut = point
         values, base = self.space.plan, self.shapes[shape]
-        layout = cut_layers(self.space.model, self.space.job, base.pp * base.vpp, cut)
+        layout = cut_layers(self.space.model, self.space.job, slots_of_plan(base), cut)
         if layout is None:
             return None
         policy = values.recompute[recompute]

@@ -22,6 +22,7 @@ from autodeploy.search.layers import layers_of
 from autodeploy.search.layouts import layouts_of
 from autodeploy.search.steps import simulate_layouts
 from autodeploy.spec.model import Kind, Model, decoder_kinds
+from autodeploy.spec.placement import slots_of_plan
 from autodeploy.spec.plan import Overlap, Plan
 from autodeploy.spec.space import Space
 
@@ -74,7 +75,7 @@ def _started(space: Space, plan: Plan, ends: str) -> _Solver | None:
 
 def starts(space: Space, plan: Plan, ends: str, costs: Mapping[Kind, LayerCost]) -> list[Counts]:
     """The cut by cost, and those of the rules: even, with the extra layers early or late, and lighter ends."""
-    model, job, every = space.model, space.job, plan.pp * plan.vpp
+    model, job, every = space.model, space.job, slots_of_plan(plan)
     slots = every - own_slots(ends, trained_modules(model, job))
     if slots < 1:
         return []
@@ -161,7 +162,7 @@ def start(space: Space, plan: Plan, ends: str, costs: Mapping[Kind, LayerCost]) 
     """Decoder layers per slot, cut at their cost; None where there are too few."""
     modules = trained_modules(space.model, space.job)
     own = own_slots(ends, modules)
-    slots = plan.pp * plan.vpp - own
+    slots = slots_of_plan(plan) - own
     if slots < 1:
         return None
     each = {kind: _seconds(cost, plan.overlap, space.cluster.device.exchange_frac) for kind, cost in costs.items()}

@@ -37,22 +37,23 @@ class Apart(NamedTuple):
 def simulate_steps(arranged: Arranged, microbatches: int, *, take_apart: bool = False) -> Steps:
     """Step time of arranged plans that share the number of microbatches: pipeline, then the tail of every stage."""
     shape = arranged.case.shape(microbatches)
-    times, tails, rolls = durations_of(arranged), _tails(arranged), arranged.rolls
+    times, tails = durations_of(arranged), _tails(arranged)
     if not take_apart:
         finish = finish_s(shape, times)
-        return Steps(step_s=_step_s(finish + tails, times, rolls), finish_s=finish)
+        return Steps(step_s=_step_s(arranged, finish + tails, times), finish_s=finish)
     plans = len(times.send_s)
     wide = _thrice(times)
     ends = finish_s(shape, wide)
     finish, free, equal = ends[:, :plans], ends[:, plans : 2 * plans], ends[:, 2 * plans :]
     bare, even = (wide.plans(np.arange(first * plans, (first + 1) * plans)) for first in (1, 2))
-    apart = Apart(_step_s(free + tails, bare, rolls), _step_s(equal, even, rolls))
-    return Steps(step_s=_step_s(finish + tails, times, rolls), finish_s=finish, apart=apart)
+    apart = Apart(_step_s(arranged, free + tails, bare), _step_s(arranged, equal, even))
+    return Steps(step_s=_step_s(arranged, finish + tails, times), finish_s=finish, apart=apart)
 
 
-def _step_s(ends_s: np.ndarray, times: Durations, rolls: bool) -> np.ndarray:
+def _step_s(arranged: Arranged, ends_s: np.ndarray, times: Durations) -> np.ndarray:
     """[K] from when each stage is done ([pp, K]): all stages begin together, or each as soon as it is done itself."""
-    return rolling_s(ends_s, times) if rolls else np.asarray(ends_s.max(axis=0))
+    shape = arranged.case.shape(1)
+    return rolling_s(shape, ends_s, times) if arranged.rolls else np.asarray(ends_s.max(axis=0))
 
 
 def _thrice(times: Durations) -> Durations:
@@ -73,7 +74,7 @@ def simulate_layouts(options: Sequence[Arranged], microbatches: int) -> np.ndarr
     times = side_by_side([durations_of(each) for each in options])
     finish = finish_s(options[0].case.shape(microbatches), times)
     tails = np.concatenate([_tails(each) for each in options], axis=1)
-    return _step_s(finish + tails, times, options[0].rolls)
+    return _step_s(options[0], finish + tails, times)
 
 
 def _tails(arranged: Arranged) -> np.ndarray:

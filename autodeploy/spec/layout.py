@@ -1,7 +1,7 @@
 """Where the layers go: Megatron's layout notation, and what it means for every pipeline slot.
 
 E embedding, t decoder layer, m MTP module, L head and loss, `|` cuts a slot, `*n` repeats, `( )` groups.
-Slot s is chunk `s // pp` of stage `s % pp`; on a V (`spec.placement`) the second chunk lies from the last stage up.
+Slot s is chunk `s // pp` of stage `s % pp`; other schedules lay them otherwise (`spec.placement`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import groupby
 
 from autodeploy.errors import SpecError, spec_error
 from autodeploy.spec.model import KINDS, Kind, Model, decoder_kinds
-from autodeploy.spec.placement import slot_of, stage_of
+from autodeploy.spec.placement import Placement, slot_of, slots_in, stage_of
 
 Counts = tuple[int, ...]
 """How many of each `Kind` a slot holds, indexed by kind."""
@@ -66,15 +66,15 @@ class Layout:
     vpp: int
     notation: str
     slots: tuple[Counts, ...]
-    vee: bool = False
+    placement: Placement = Placement.ROUND
 
     def slots_of(self, stage: int) -> tuple[int, ...]:
         """The slots of one stage, chunk by chunk."""
-        return tuple(slot_of(self.vee, self.pp, stage, chunk) for chunk in range(self.vpp))
+        return tuple(slot_of(self.placement, self.pp, stage, chunk) for chunk in range(self.vpp))
 
     def stage_of(self, slot: int) -> int:
-        """The stage that holds a slot."""
-        return int(stage_of(self.vee, self.pp, slot))
+        """The stage that holds a slot (of two that do, its own)."""
+        return int(stage_of(self.placement, self.pp, slot))
 
     def chunks(self, stage: int) -> tuple[Counts, ...]:
         """Contents of one stage, chunk by chunk."""
@@ -127,7 +127,7 @@ class _ApartLayout(Layout):
 def apart(layout: Layout) -> Layout:
     """The same layout with every stage a role of its own and every chunk a content of its own."""
     return _ApartLayout(
-        pp=layout.pp, vpp=layout.vpp, notation=layout.notation, slots=layout.slots, vee=layout.vee
+        pp=layout.pp, vpp=layout.vpp, notation=layout.notation, slots=layout.slots, placement=layout.placement
     )  # fmt: skip
 
 
@@ -225,14 +225,16 @@ def layout_faults(model: Model, mtp: bool, pp: int, vpp: int, slots: list[str]) 
 
 
 @lru_cache(maxsize=4096)
-def make_layout(model: Model, mtp: bool, pp: int, vpp: int, notation: str, *, vee: bool = False) -> Layout:
-    """Slots of a notation for this model, on a V or not; raises `SpecError` naming every fault."""
+def make_layout(
+    model: Model, mtp: bool, pp: int, vpp: int, notation: str, *, placement: Placement = Placement.ROUND
+) -> Layout:
+    """Slots of a notation for this model; raises `SpecError` naming every fault."""
     slots = expand(notation)
-    faults = layout_faults(model, mtp, pp, vpp, slots)
+    faults = layout_faults(model, mtp, pp, slots_in(placement, pp, vpp) // pp, slots)
     if faults:
         raise SpecError(*(spec_error("layout", f"{fault} in {notation!r}").faults[0] for fault in faults))
     kinds = iter(decoder_kinds(model))
     letters = {"E": Kind.EMBEDDING, "m": Kind.MTP, "L": Kind.HEAD}
     held = [[next(kinds) if letter == "t" else letters[letter] for letter in slot] for slot in slots]
     counts = tuple(tuple(slot.count(kind) for kind in KINDS) for slot in held)
-    return Layout(pp=pp, vpp=vpp, notation=compress(slots), slots=counts, vee=vee)
+    return Layout(pp=pp, vpp=vpp, notation=compress(slots), slots=counts, placement=placement)

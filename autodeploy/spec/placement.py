@@ -1,27 +1,42 @@
-"""Which chunk of which stage a pipeline slot is: round after round down the stages, or down and back up (a V)."""
+"""Where chunks lie: round after round down the stages, down and back up (a V), or two whole pipelines, head to tail."""
 
 from __future__ import annotations
+
+from enum import IntEnum
 
 import numpy as np
 
 from autodeploy.numeric import Num, where
-from autodeploy.spec.plan import FIRST_VEE, Overlap, Schedule
+from autodeploy.spec.plan import FIRST_OF_TWO, Overlap, Plan, Schedule
 
-VEE_CHUNKS = 2
-"""Chunks of a stage on a V."""
+TWO_CHUNKS = 2
 
 
-def is_vee(schedule: Schedule) -> bool:
-    """Whether the chunks of a schedule lie on a V."""
-    return schedule >= FIRST_VEE
+class Placement(IntEnum):
+    """How the chunks of a pipeline lie on its stages.
+
+    A pass travels from position to position. In ROUND and VEE every position is a slot of the layout. MIRROR is a V cut
+    in its middle: two pipelines of pp slots each, the second with its first slot on the last stage.
+    """
+
+    ROUND = 0
+    VEE = 1
+    MIRROR = 2
+
+
+def placement_of(schedule: Schedule) -> Placement:
+    """How the chunks of a schedule lie."""
+    if schedule == Schedule.DUALPIPE:
+        return Placement.MIRROR
+    return Placement.VEE if schedule >= FIRST_OF_TWO else Placement.ROUND
 
 
 def is_paired(schedule: Schedule, overlap: Overlap) -> bool:
-    """Whether gradients are reduced as where passes are merged: DualPipeV refuses the overlap of others as they do.
+    """Whether gradients are reduced as where passes are merged: DualPipe refuses the overlap of others as they do.
 
     Source: MindSpeed features_manager/pipeline_parallel/dualpipev_feature.py, moe/fb_overlap.py.
     """
-    return overlap == Overlap.PAIR or schedule == Schedule.DUALPIPE_V
+    return overlap == Overlap.PAIR or schedule >= Schedule.DUALPIPE_V
 
 
 def usual_schedule(vpp: int) -> Schedule:
@@ -30,20 +45,36 @@ def usual_schedule(vpp: int) -> Schedule:
 
 
 def chunks_fit(schedule: Num, vpp: Num) -> Num:
-    """Whether a schedule runs so many chunks: one, two on a V, or any number from two on where they are interleaved."""
+    """Whether a schedule runs so many chunks: one, two, or any number from two on where they are interleaved."""
     interleaved = schedule == Schedule.INTERLEAVED
-    exact = where(schedule >= FIRST_VEE, VEE_CHUNKS, 1)
+    exact = where(schedule >= FIRST_OF_TWO, TWO_CHUNKS, 1)
     return where(interleaved, vpp > 1, vpp == exact)
 
 
-def slot_of(vee: bool, pp: int, stage: Num, chunk: Num) -> Num:
-    """The slot that is a chunk of a stage, also for arrays of whole numbers.
+def slots_in(placement: Placement, pp: int, vpp: int) -> int:
+    """Slots of a layout."""
+    return pp if placement == Placement.MIRROR else pp * vpp
+
+
+def slots_of_plan(plan: Plan) -> int:
+    """Slots of a plan's layout."""
+    return slots_in(placement_of(plan.schedule), plan.pp, plan.vpp)
+
+
+def position_of(placement: Placement, pp: int, stage: Num, chunk: Num) -> Num:
+    """The position that is a chunk of a stage, also for arrays of whole numbers.
 
     Formula: chunk x pp + stage; on a V 2 pp - 1 - stage for the second chunk.
     """
-    return stage + chunk * (2 * pp - 1 - 2 * stage) if vee else chunk * pp + stage
+    return chunk * pp + stage if placement == Placement.ROUND else stage + chunk * (2 * pp - 1 - 2 * stage)
 
 
-def stage_of(vee: bool, pp: int, slot: Num) -> Num:
-    """The stage that holds a slot, also for arrays."""
-    return np.minimum(slot, 2 * pp - 1 - slot) if vee else slot % pp
+def slot_of(placement: Placement, pp: int, stage: int, chunk: int) -> int:
+    """The slot of a layout that lies there."""
+    position = int(position_of(placement, pp, stage, chunk))
+    return position % pp if placement == Placement.MIRROR else position
+
+
+def stage_of(placement: Placement, pp: int, position: Num) -> Num:
+    """The stage that holds a position, also for arrays."""
+    return position % pp if placement == Placement.ROUND else np.minimum(position, 2 * pp - 1 - position)

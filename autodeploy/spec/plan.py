@@ -16,9 +16,10 @@ from autodeploy.spec.checks import Count
 class Schedule(IntEnum):
     """Order of forward and backward passes on a rank.
 
-    The zero-bubble ones and DualPipeV run the weight gradients of a backward pass apart, where they fill a gap. ZB_V
-    and DUALPIPE_V give a rank two chunks that lie on a V: down the ranks, and back up.
-    Source: arXiv 2401.10241, 2405.15362 (ZB-V); deepseek-ai/DualPipe.
+    The zero-bubble ones and DualPipe run the weight gradients of a backward pass apart, where they fill a gap. ZB_V and
+    DUALPIPE_V give a rank two chunks that lie on a V: down the ranks, and back up. DUALPIPE gives it two whole stages,
+    its own and that of the rank opposite, and half of the microbatches come from either end.
+    Source: arXiv 2401.10241, 2405.15362 (ZB-V), 2412.19437 (DualPipe); deepseek-ai/DualPipe.
     """
 
     ONE_F_ONE_B = 0
@@ -27,6 +28,7 @@ class Schedule(IntEnum):
     ZB_H2 = 3
     ZB_V = 4
     DUALPIPE_V = 5
+    DUALPIPE = 6
 
 
 class Overlap(IntEnum):
@@ -65,11 +67,11 @@ class States(IntEnum):
     HOST = 2
 
 
-SCHEDULE_WORDS = ("1f1b", "interleaved", "zbh1", "zbh2", "zbv", "dualpipev")
+SCHEDULE_WORDS = ("1f1b", "interleaved", "zbh1", "zbh2", "zbv", "dualpipev", "dualpipe")
 FIRST_SPLIT = Schedule.ZB_H1
 """From here on schedules run weight gradients apart."""
-FIRST_VEE = Schedule.ZB_V
-"""From here on they lay their two chunks on a V."""
+FIRST_OF_TWO = Schedule.ZB_V
+"""From here on a rank has two chunks."""
 OVERLAP_WORDS = ("none", "pair")
 DISPATCH_WORDS = ("flat", "hier", "dedup", "gather", "fused")
 CP_COMM_WORDS = ("ring", "kvgather", "ulysses")

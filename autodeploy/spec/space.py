@@ -16,7 +16,7 @@ Degrees = tuple[Count, ...] | Literal["divisors"]
 """Exact values, or all divisors of what the degree divides."""
 
 
-ScheduleWord = Literal["1f1b", "interleaved", "zbh1", "zbh2", "zbv", "dualpipev"]
+ScheduleWord = Literal["1f1b", "interleaved", "zbh1", "zbh2", "zbv", "dualpipev", "dualpipe"]
 DispatchWord = Literal["flat", "hier", "dedup", "gather", "fused"]
 
 

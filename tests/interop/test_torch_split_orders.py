@@ -23,7 +23,7 @@ NAMES = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_
 def mocked_stage(shape: Shape, index: int) -> MagicMock:
     """A stage that a schedule can be made of."""
     return MagicMock(
-        group_size=shape.pp, group_rank=index % shape.pp, num_stages=shape.slots, stage_index=index, is_last=False
+        group_size=shape.pp, group_rank=index % shape.pp, num_stages=shape.positions, stage_index=index, is_last=False
     )
 
 

@@ -9,7 +9,7 @@ from autodeploy.balance.layouts import candidates
 from autodeploy.catalog.lookup import load
 from autodeploy.legality.rules import RULES, Question, allowed_layouts
 from autodeploy.spec.model import GQA, Model
-from autodeploy.spec.placement import is_vee
+from autodeploy.spec.placement import placement_of
 from autodeploy.spec.plan import Plan
 from autodeploy.spec.target import Target
 from tests.builders import cluster_of, job_of, model_of, plan_of
@@ -36,7 +36,7 @@ def spread_over(devices: int, **given: Any) -> Plan:
 
 def broken(target: str, q: Question, plan: Plan) -> list[str]:
     """Ids of the target's rules that a plan breaks, those about layouts too."""
-    found = candidates(q.model, q.job, plan.pp, plan.vpp, plan.layout, vee=is_vee(plan.schedule))
+    found = candidates(q.model, q.job, plan.pp, plan.vpp, plan.layout, placement=placement_of(plan.schedule))
     out = []
     for rule in (RULES[id] for id in load(Target, target).rules):
         held = bool(found) if rule.id == "L01" else rule.holds is None or bool(rule.holds(q, plan))

@@ -26,9 +26,7 @@ ALL_GATHER: dict[str, Any] = {"dispatch": Dispatch.GATHER}
 FUSED: dict[str, Any] = {"dispatch": Dispatch.FUSED}
 GATHER: dict[str, Any] = {"cp_comm": CpComm.GATHER}
 ULYSSES: dict[str, Any] = {"cp_comm": CpComm.ULYSSES}
-H1, H2, ZBV, DUAL = (
-    {"schedule": schedule} for schedule in (Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_V, Schedule.DUALPIPE_V)
-)
+H1, H2, ZBV, DUAL, TWO_WAY = ({"schedule": schedule} for schedule in list(Schedule)[Schedule.ZB_H1 :])
 TIED = replace(model_of("llama-3.1-8b"), tied_embeddings=True)
 TWO_MTP = replace(model_of("deepseek-v3"), mtp_depth=2)
 LEARNED = replace(model_of("deepseek-v3"), learned_positions=4096)
@@ -113,6 +111,7 @@ CASES: list[tuple[str, Model | str, Given, Given]] = [
     ("T16", SPARSE, {"pp": 2, "vpp": 2, **DUAL}, {"pp": 2, "vpp": 2, **ZBV}),
     ("T17", SPARSE, {"pp": 2, "vpp": 2, **ZBV}, {"pp": 2, **H1}),
     ("T18", SPARSE, {"pp": 2, **H1}, {"pp": 2, **H2}),
+    ("T18", SPARSE, {"pp": 2, "vpp": 2, **DUAL}, {"pp": 2, "vpp": 2, **TWO_WAY}),
     ("T19", SPARSE, {"pp": 2, **H2}, {"pp": 2, "vpp": 2, **ZBV}),
     ("P01", SPARSE, {"pp": 2, "vpp": 2}, {"vpp": 2}),
     ("P02", SPARSE, {"ep": 2, **PAIR}, PAIR),
@@ -123,6 +122,8 @@ CASES: list[tuple[str, Model | str, Given, Given]] = [
     ("P04", SPARSE, {"vpp": 2, **DUAL}, {"vpp": 1, **DUAL}),
     ("P10", SPARSE, {"pp": 2, **H1}, H1),
     ("P10", SPARSE, {"pp": 8, "dp": 4, **DUAL}, {"pp": 8, "dp": 8, **DUAL}),
+    ("P12", SPARSE, {"pp": 2, "vpp": 2, "dp": 8, **TWO_WAY}, {"pp": 3, "vpp": 2, "dp": 8, **TWO_WAY}),
+    ("P12", SPARSE, {"pp": 2, "vpp": 2, "dp": 32, **TWO_WAY}, {"pp": 2, "vpp": 2, "dp": 64, **TWO_WAY}),
     ("P11", SPARSE, {"pp": 2, "vpp": 2, "ep": 8, **DUAL, **PAIR}, {"pp": 2, "vpp": 2, "ep": 8, **ZBV, **PAIR}),
     ("P05", SPARSE, {"tp": 2}, {"sp": True}),
     ("P06", SPARSE, {"ep": 8, **DEDUP}, {"etp": 16, **DEDUP}),

@@ -24,6 +24,8 @@ from autodeploy.schedule.steady import Durations, finish_s, rolling_s
 from autodeploy.spec.plan import Overlap, Schedule
 
 ONE_CHUNK = (Schedule.ZB_H1, Schedule.ZB_H2)
+DUAL = (Schedule.DUALPIPE_V, Schedule.DUALPIPE)
+ALL_SPLIT = (*ONE_CHUNK, Schedule.ZB_V, *DUAL)
 Part = tuple[int, int]
 Op = dict[str, Part]
 """Which of F, B and W an op is, and of which (microbatch, chunk)."""
@@ -44,18 +46,24 @@ def ops_of(shape: Shape, rank: int) -> list[Op]:
 
 SHAPES = [
     shape_of(schedule, pp, microbatches, pair, whole)
-    for schedule in (*ONE_CHUNK, Schedule.ZB_V, Schedule.DUALPIPE_V)
+    for schedule in ALL_SPLIT
     for pp in (2, 3, 4, 6)
     for microbatches in (1, pp, 2 * pp, 3 * pp + 1)
-    for pair, whole in (product([False, True], repeat=2) if schedule is Schedule.DUALPIPE_V else [(False, False)])
-    if schedule is not Schedule.DUALPIPE_V or microbatches >= 2 * pp
+    for pair, whole in (product([False, True], repeat=2) if schedule in DUAL else [(False, False)])
+    if schedule not in DUAL or (microbatches >= 2 * pp and not pp % 2)
 ]
 ALL = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
 def slot_of(shape: Shape, rank: int, chunk: int) -> int:
-    """Down the ranks, and with a second chunk back up."""
+    """Down the ranks, and with a second chunk back up; of DualPipe these are two pipelines."""
     return rank if chunk == 0 else 2 * shape.pp - 1 - rank
+
+
+def ends_of(shape: Shape) -> set[int]:
+    """Slots with the loss."""
+    last = shape.pp * shape.vpp - 1
+    return {shape.pp - 1, last} if shape.schedule is Schedule.DUALPIPE else {last}
 
 
 @ALL
@@ -98,16 +106,16 @@ Times = dict[str, np.ndarray]
 def walked(shape: Shape, times: Times, merged: np.ndarray, send: float) -> list[float]:
     todo = [ops_of(shape, rank) for rank in range(shape.pp)]
     there: dict[tuple[str, int, int], float] = {}
-    clock, port, top = [0.0] * shape.pp, [0.0] * shape.pp, shape.pp * shape.vpp - 1
+    clock, port, ends = [0.0] * shape.pp, [0.0] * shape.pp, ends_of(shape)
     holder = {slot_of(shape, rank, chunk): rank for rank in range(shape.pp) for chunk in range(shape.vpp)}
 
     def needed(rank: int, op: Op) -> list[tuple[str, int, int]]:
         out = []
-        if "F" in op and (slot := slot_of(shape, rank, op["F"][1])) > 0:
+        if "F" in op and (slot := slot_of(shape, rank, op["F"][1])) > 0 and slot - 1 not in ends:
             out.append(("F", op["F"][0], slot - 1))
         if "B" in op:
             slot = slot_of(shape, rank, op["B"][1])
-            out.append(("B", op["B"][0], slot + 1) if slot < top else ("F", op["B"][0], slot))
+            out.append(("F", op["B"][0], slot) if slot in ends else ("B", op["B"][0], slot + 1))
         return out
 
     def seconds(rank: int, op: Op) -> float:
@@ -173,9 +181,10 @@ def test_the_bound_is_never_above_the_simulation(shape: Shape, seed: int, send: 
         late.append(float(counts.weights @ w))
     stages = list(range(shape.pp))
     first = (list(times["F"][:, 0]), list(times["B"][:, 0]))
-    bound = step_bound_s(stages, tuple(stages), *first, works, [0.0] * shape.pp, send, late)
+    filled = [0 if shape.schedule is Schedule.DUALPIPE and 2 * stage >= shape.pp else stage for stage in stages]
+    bound = step_bound_s(filled, tuple(stages), *first, works, [0.0] * shape.pp, send, late)
     assert bound <= ends.max() * (1.0 + 1e-12)
-    assert max(works) <= rolling_s(ends, each)[0] * (1.0 + 1e-12)
+    assert max(works) <= rolling_s(shape, ends, each)[0] * (1.0 + 1e-12)
 
 
 def even(shape: Shape, forward: float, inputs: float, weights: float) -> tuple[Durations, float]:
@@ -191,7 +200,7 @@ def bubbles(shape: Shape, forward: float, inputs: float, weights: float) -> tupl
     """Of a single step, and from step to step where stages do not wait for each other."""
     each, work = even(shape, forward, inputs, weights)
     ends = simulate(compile_program(shape), *each)
-    return float(ends.max()) - work, float(rolling_s(ends, each)[0]) - work
+    return float(ends.max()) - work, float(rolling_s(shape, ends, each)[0]) - work
 
 
 PASSES = [(1.0, 1.0, 1.0), (1.0, 1.4, 0.8), (1.0, 1.2, 1.0)]
@@ -254,6 +263,23 @@ def test_live_chunks_are_the_published_ones(pp: int) -> None:
     assert dual == [2 * pp + 1] * pp
 
 
+@pytest.mark.parametrize("pp", [4, 8, 16])
+def test_dualpipe_holds_one_chunk_more_than_it_has_stages(pp: int) -> None:
+    assert [most(shape_of(Schedule.DUALPIPE, pp, 6 * pp), rank) for rank in range(pp)] == [pp + 1] * pp
+
+
+@pytest.mark.parametrize("pp", [8, 16])
+def test_the_bubble_of_dualpipe_is_that_of_half_as_many_ranks_on_a_v(pp: int) -> None:
+    """Cut in half: sail-sg's note on DualPipe; deepseek-ai/DualPipe README, one formula for both."""
+    for f, b, w in (*PASSES, (1.0, 2.0, 1.0)):
+        two = bubbles(shape_of(Schedule.DUALPIPE, pp, 2 * pp, pair=True), f, b, w)
+        one = bubbles(shape_of(Schedule.DUALPIPE_V, pp // 2, 2 * pp, pair=True), f, b, w)
+        assert two == pytest.approx(one)
+    assert bubbles(shape_of(Schedule.DUALPIPE, pp, 2 * pp, pair=True), 1.0, 1.0, 1.0)[0] == pytest.approx(
+        (pp // 2 - 1) * (3.0 + 2.0 - 3.0)
+    )
+
+
 @ALL
 def test_live_chunks_are_those_met_on_a_walk(shape: Shape) -> None:
     for rank in range(shape.pp):
@@ -278,9 +304,9 @@ def test_live_chunks_are_those_met_on_a_walk(shape: Shape) -> None:
         assert set(live_chunks(shape, rank)) == largest
 
 
-@pytest.mark.parametrize("schedule", [*ONE_CHUNK, Schedule.ZB_V, Schedule.DUALPIPE_V])
+@pytest.mark.parametrize("schedule", ALL_SPLIT)
 def test_more_microbatches_add_nothing_to_what_is_live(schedule: Schedule) -> None:
-    for pp in (2, 3, 5, 8):
+    for pp in (2, 4, 8) if schedule in DUAL else (2, 3, 5, 8):
         for rank in range(pp):
             some, many = (live_chunks.__wrapped__(shape_of(schedule, pp, n * pp), rank) for n in (4, 9))
             whole = live_of_all(shape_of(schedule, pp, 9 * pp), rank)
@@ -296,10 +322,10 @@ def live_of_all(shape: Shape, rank: int) -> set[tuple[int, ...]]:
         return set(live_chunks.__wrapped__(shape, rank))
 
 
-@pytest.mark.parametrize("schedule", [*ONE_CHUNK, Schedule.ZB_V, Schedule.DUALPIPE_V])
+@pytest.mark.parametrize("schedule", ALL_SPLIT)
 def test_long_runs_end_when_they_would_step_by_step(schedule: Schedule) -> None:
-    for pair in (False, True) if schedule is Schedule.DUALPIPE_V else (False,):
-        shape = shape_of(schedule, 3, 40 * 3 + 2, pair)
+    for pair in (False, True) if schedule in DUAL else (False,):
+        shape = shape_of(schedule, 4, 40 * 4 + 2, pair)
         for seed in range(4):
             times = durations(shape, *drawn(shape, seed), 0.1)
             whole = simulate(compile_program(shape), *times)

@@ -41,7 +41,7 @@ def some(space: Space, count: int, seed: int) -> PlanTable:
         np.nonzero(legal.schedule == code)[0][some_rows(int((legal.schedule == code).sum()), count, seed)]
         for code in np.unique(legal.schedule)
     ])  # fmt: skip
-    assert len(np.unique(legal.schedule[rows])) == 4
+    assert len(np.unique(legal.schedule[rows])) == 5
     return legal.rows(rows)
 
 
