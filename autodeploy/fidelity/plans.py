@@ -20,6 +20,7 @@ SCHEDULES = {
     "schedule ZB-1p": Schedule.ZB_H1,
     "schedule ZB-2p": Schedule.ZB_H2,
     "schedules-method=dualpipev": Schedule.DUALPIPE_V,
+    "DualPipe:": Schedule.DUALPIPE,
 }
 """As rows say them. The zero-bubble runs have orders that a solver found within the memory of these
 (arXiv 2401.10241)."""
@@ -91,7 +92,7 @@ def plan_of(row: Row, stack: Stack, model: Model) -> Plan:
         ep=ep,
         etp=_etp(row, stack, tp, ep, dp * cp) if moe else 1,
         mbs=mbs,
-        sp=tp > 1 and (stack.sequence_parallel if row.sequence_parallel is None else row.sequence_parallel),
+        sp=tp > 1 and _is_sequence_parallel(row, stack),
         schedule=schedule or usual_schedule(vpp),
         overlap=Overlap.PAIR if pair else Overlap.NONE,
         dispatch=_dispatch(row, stack),
@@ -102,6 +103,14 @@ def plan_of(row: Row, stack: Stack, model: Model) -> Plan:
         layout=layout_of(row, stack, model, pp, vpp, _mtp(row, stack)),
         recompute=recompute_of(row, stack, model),
     )
+
+
+def _is_sequence_parallel(row: Row, stack: Stack) -> bool:
+    """tp-2d spreads what lies between its products over all of tp, tokens over one factor and channels over the other:
+    the bytes are those of sequence parallelism (MindSpeed docs/features/tp-2d.md)."""
+    if row.says("tp-2d"):
+        return True
+    return stack.sequence_parallel if row.sequence_parallel is None else row.sequence_parallel
 
 
 def _schedule(row: Row) -> Schedule:
