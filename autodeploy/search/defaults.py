@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from autodeploy.search.enumerate import divisors
 from autodeploy.spec.cluster import Cluster
 from autodeploy.spec.model import Model
-from autodeploy.spec.space import DispatchWord, PlanValues
+from autodeploy.spec.space import DispatchWord, PlanValues, ScheduleWord
 
 Effort = Literal["fast", "normal", "deep"]
 EFFORTS: tuple[Effort, ...] = ("fast", "normal", "deep")
@@ -21,6 +21,9 @@ DISPATCH: dict[Effort, tuple[DispatchWord, ...]] = {
 }
 """The last one needs several nodes."""
 MBS = {"fast": (1, 2), "normal": (1, 2, 4), "deep": (1, 2, 3, 4, 6, 8)}
+
+
+SCHEDULES: tuple[ScheduleWord, ...] = get_args(ScheduleWord)
 
 
 def is_power_of_two(number: int) -> bool:
@@ -39,6 +42,7 @@ def default_values(model: Model, cluster: Cluster, devices: int, effort: Effort)
         vpp=tuple(v for v in VPP[effort] if v == 1 or stages[-1] > 1),
         ep=_ep(model, devices, effort),
         etp=_etp(model, cluster, devices, effort),
+        schedule=SCHEDULES if effort == "deep" and stages[-1] > 1 else None,
         mbs=MBS[effort],
         overlap=("none", "pair") if model.moe else ("none",),
         dispatch=DISPATCH[effort][: None if devices > cluster.inner.size else -1] if model.moe else ("flat",),
