@@ -83,7 +83,7 @@ EP_OVERLAP = {
     "HybridEP; EP overlap off": False,
     "alltoall; no EP overlap": False,
     "alltoall; EP overlap + delayed wgrad": True,
-    "DualPipe: EP all-to-all overlapped with compute": True,
+    "EP all-to-all overlapped with compute": True,
     "moe-fb-overlap": True,
     "HybridEP; TE CUDA graphs": False,
     "TP and PP p2p overlap off": False,
