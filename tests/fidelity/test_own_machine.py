@@ -66,6 +66,7 @@ def fitted() -> OwnFit:
     return fit_machine(runs(), BASE)
 
 
+@pytest.mark.slow
 def test_known_constants_are_found_within_three_per_cent() -> None:
     found = {each.name: each.factor for each in fitted().parameters}
     assert set(found) >= set(TRUE)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from autodeploy.catalog.lookup import load
 from autodeploy.fidelity.predict import predict
 from autodeploy.fidelity.reserve import LEAST_EACH, fit_reserve
@@ -35,6 +37,7 @@ def run(number: int, seq_len: int) -> Run:
     return replace(found, fits=result.fits)
 
 
+@pytest.mark.slow
 def test_the_lost_share_is_found_within_two_points() -> None:
     runs = [run(number, 1024 * number) for number in range(8, 96, 2)]
     assert min(sum(bool(each.fits) for each in runs), sum(not each.fits for each in runs)) >= LEAST_EACH
