@@ -52,12 +52,14 @@ def pipeline_drawing(space: Space, timeline: StepTimeline, width: int) -> Group:
     margin = max(map(len, names)) + 1
     columns = max(width - margin - len(" busy"), LEAST)
     drawn = [each for each in timeline.events if each.lane in (COMPUTE, STEP_END) and each.kind in MARKS]
+    # where stages do not wait for each other the last one ends later than a step after its beginning
+    span_s = max([result.step_time_s, *(each.end_s for each in drawn)])
     head = Text(f"{plan_short(space, result.plan)}, {result.microbatches} microbatches")
-    lines = [Text(f"{'':{margin}}{_scale(result.step_time_s, columns)} busy", no_wrap=True)]
+    lines = [Text(f"{'':{margin}}{_scale(span_s, columns)} busy", no_wrap=True)]
     for stage, (name, share) in enumerate(zip(names, shares, strict=True)):
-        line = line_of([e for e in drawn if e.rank == stage], result.step_time_s, columns)
+        line = line_of([e for e in drawn if e.rank == stage], span_s, columns)
         lines.append(Text.assemble(f"{name:{margin}}", line, f" {share:>4}", no_wrap=True))
-    return Group(head, *lines, _legend({event.kind for event in drawn}, result.step_time_s / columns))
+    return Group(head, *lines, _legend({event.kind for event in drawn}, span_s / columns))
 
 
 def _scale(step_s: float, columns: int) -> str:

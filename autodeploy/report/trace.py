@@ -13,10 +13,12 @@ from autodeploy.schedule.timeline import (
     COMPUTE,
     EXCHANGE,
     FORWARD,
+    INPUTS,
     MERGED,
     PORT,
     SEND,
     STEP_END,
+    WEIGHTS,
     Event,
     Level,
     Pass,
@@ -29,6 +31,8 @@ from autodeploy.units import MICRO, gib
 COLOURS = {
     FORWARD: "rail_response",
     BACKWARD: "rail_load",
+    INPUTS: "rail_load",
+    WEIGHTS: "cq_build_passed",
     MERGED: "rail_idle",
     SEND: "generic_work",
     "dispatch": "thread_state_iowait",
@@ -114,12 +118,14 @@ def lanes_of(events: Sequence[Event]) -> Mapping[str, list[Event]]:
 
 def label(event: Event) -> str:
     """`F 12.1` is the forward of microbatch 12 in chunk 1. Viewers that colour by name leave numbers away."""
-    halves = [_half(side, each) for side, each in zip("FB", (event.forward, event.backward), strict=True) if each]
+    alone = event.weights if event.kind == WEIGHTS else None
+    parts = ((FORWARD, event.forward), (INPUTS if event.kind == INPUTS else BACKWARD, event.backward), (WEIGHTS, alone))
+    halves = [_half(name, each) for name, each in parts if each]
     words = " + ".join(halves)
     if event.lane in (PORT, EXCHANGE):
         return f"{event.kind} {words}"
     return words or event.kind.replace("_", " ")
 
 
-def _half(side: str, each: Pass) -> str:
-    return f"{side} {each.microbatch}.{each.chunk}"
+def _half(name: str, each: Pass) -> str:
+    return f"{name} {each.microbatch}.{each.chunk}"
