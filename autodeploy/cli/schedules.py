@@ -26,7 +26,7 @@ def run_schedules(
 ) -> int:  # fmt: skip
     """Compare schedules; returns the exit code."""
     chunks = _chunks(vpps)
-    check_shapes(pp, microbatches, chunks)  # before a time is repeated for every stage
+    check_shapes(pp, microbatches, chunks, split=weights is not None)  # before a time is repeated for every stage
     given = {"--forward": forward, "--backward": backward, "--send": send, "--merged": merged, "--weights": weights}
     times = _times(pp, {name: text for name, text in given.items() if text is not None})
     found = compare(pp, microbatches, chunks, times)
@@ -39,13 +39,20 @@ def run_schedules(
     screen.print("live: activations of so many microbatches of a whole stage; messages: of all stages")
     if merged is None:
         screen.print("pair: merged passes are assumed to hide nothing; --merged says how long one takes")
-    if weights is None:
-        screen.print(
-            "--weights TIME, the part of a backward pass that is weight gradients, adds zbh1, zbh2, zbv, dualpipev"
-        )
-    else:
-        screen.print("zbh1, zbh2, zbv, dualpipev: a stage goes on to its next step when it is done itself")
+    screen.print(_about_split(pp, microbatches, weights))
     return DONE
+
+
+def _about_split(pp: int, microbatches: int, weights: str | None) -> str:
+    """What is said of the schedules that run weight gradients apart."""
+    if weights is None:
+        return "--weights TIME, the weight gradients of a backward pass, adds zero bubble and DualPipe"
+    if pp == 1:
+        return "zero bubble and DualPipe need two stages or more"
+    missing = [] if microbatches >= 2 * pp else [f"dualpipev and dualpipe need {2 * pp} microbatches or more"]
+    if not missing and (pp % 2 or microbatches % 2):
+        missing = ["dualpipe needs an even number of stages and of microbatches"]
+    return "; ".join(["zero bubble and DualPipe: a stage goes on to its next step when it is done itself", *missing])
 
 
 def _times(pp: int, given: Mapping[str, str]) -> StageTimes:

@@ -16,14 +16,16 @@ from autodeploy.search.result import PlanResult
 from autodeploy.spec.arrangement import Arrangement
 from autodeploy.spec.layout import Layout, make_layout
 from autodeploy.spec.model import MLA, Kind, mtp_kind
-from autodeploy.spec.placement import is_paired, placement_of
-from autodeploy.spec.plan import RANK_ORDER, Plan
+from autodeploy.spec.placement import is_paired, placement_of, usual_schedule
+from autodeploy.spec.plan import FIRST_SPLIT, RANK_ORDER, SCHEDULE_WORDS, Plan, Schedule
 from autodeploy.spec.space import Space
 from autodeploy.spec.target import ALL_MODULES, Target
 
 TARGETS = ("megatron-core", "mindspeed-llm", "mindformers-1.5", "mindformers-2026")
 WRITTEN_FORMATS = {"megatron-core": ("bf16", "fp16", "fp8", "nvfp4"), "mindspeed-llm": ("bf16", "fp16")}
 """Number formats that a target's writer states; of the others only bf16."""
+WRITTEN_SCHEDULES = {"mindspeed-llm": Schedule.DUALPIPE_V, "mindformers-2026": Schedule.ZB_V}
+"""The schedule with weight gradients apart that a target's writer states."""
 FULL = "full"
 DENSE_MODULES = frozenset({"mlp", "mlp_act"})
 SPARSE_MODULES = frozenset({"moe", "moe_act", "shared_experts"})
@@ -84,6 +86,11 @@ class Subject:
         """Whether the target reduces gradients beside this plan's passes."""
         profile, paired = self.target.profile, is_paired(self.plan.schedule, self.plan.overlap)
         return profile.overlap_grad_reduce_paired if paired else profile.overlap_grad_reduce
+
+    @property
+    def microbatches(self) -> int:
+        """Of a data-parallel rank in a step, from both ends where they enter at two."""
+        return self.result.microbatches * (2 if self.plan.schedule is Schedule.DUALPIPE else 1)
 
     def layers(self, *, mtp: bool) -> list[list[int]]:
         """Decoder layers (and MTP modules) by chunk and stage."""
@@ -161,7 +168,10 @@ def _unwritten(subject: Subject) -> list[str]:
     """Parts of an arrangement that no writer knows yet."""
     found = subject.arrangement
     losses = ["swap: rows kept on the host are not written"] if any(found.swap) else []
-    job, family = subject.space.job, subject.target.name
+    job, family, schedule = subject.space.job, subject.target.name, subject.plan.schedule
+    if schedule >= FIRST_SPLIT and schedule is not WRITTEN_SCHEDULES.get(family):
+        word, usual = SCHEDULE_WORDS[schedule], SCHEDULE_WORDS[usual_schedule(subject.plan.vpp)]
+        losses.append(f"schedule {word}: not written for {family}; the launch would run {usual}, on other stages")
     if job.lora_rank:
         losses.append(f"lora_rank {job.lora_rank}: adapters are not written; the launch would train all weights")
     if job.precision not in WRITTEN_FORMATS.get(family, ("bf16",)):
@@ -185,7 +195,7 @@ def _header(subject: Subject, losses: Sequence[str], notes: Sequence[str]) -> st
         f"{space.model.title} on {space.devices} x {space.cluster.device.name} ({space.cluster.title})",
         f"plan {plan_short(space, plan)}, plan_id {result.plan_id}",
         f"for {subject.target.title}, target {subject.target.name}, written by autodeploy {tool_version()}",
-        f"dp {plan.dp} = {spread}; {result.microbatches} micro-batches a step; layout {result.arrangement.layout}",
+        f"dp {plan.dp} = {spread}; {subject.microbatches} micro-batches a step; layout {result.arrangement.layout}",
         *(f"loss: {loss}" for loss in losses),
         *(f"note: {note}" for note in notes),
     ]

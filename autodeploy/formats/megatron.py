@@ -169,7 +169,7 @@ def vpp_note(subject: Subject) -> str:
     """Which flag says vpp."""
     plan = subject.plan
     return (
-        f"vpp {plan.vpp} follows from the {plan.pp * plan.vpp} parts of the layout; no --num-layers-per-virtual-"
+        f"vpp {plan.vpp} follows from the {len(subject.layout.slots)} parts of the layout; no --num-layers-per-virtual-"
         "pipeline-stage or --num-virtual-stages-per-pipeline-rank beside it"
     )
 

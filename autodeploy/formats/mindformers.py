@@ -85,7 +85,7 @@ def draft(subject: Subject) -> Draft:
 
 def _runner(subject: Subject) -> dict[str, Any]:
     """Without a pipeline, micro-batches are gradient accumulation: micro_batch_num is reset to 1 there."""
-    accumulation = {} if subject.plan.pp > 1 else {"gradient_accumulation_steps": subject.result.microbatches}
+    accumulation = {} if subject.plan.pp > 1 else {"gradient_accumulation_steps": subject.microbatches}
     return {"batch_size": subject.plan.mbs, **accumulation}
 
 
@@ -97,7 +97,7 @@ def _parallel_config(subject: Subject) -> dict[str, Any]:
         "context_parallel": plan.cp,
         "pipeline_stage": plan.pp,
         "expert_parallel": plan.ep,
-        "micro_batch_num": subject.result.microbatches if plan.pp > 1 else 1,
+        "micro_batch_num": subject.microbatches if plan.pp > 1 else 1,
         "use_seq_parallel": plan.sp,
         "vocab_emb_dp": False,
         "gradient_aggregation_group": subject.target.profile.grad_buckets,

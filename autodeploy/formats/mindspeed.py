@@ -59,7 +59,8 @@ def _count_flags(subject: Subject) -> list[Flag]:
     """Layers; on a V idle ones as well, which make its chunks equal."""
     if subject.plan.schedule is not Schedule.DUALPIPE_V:
         return count_flags(subject)
-    layers, whole = subject.space.model.layers, subject.layers(mtp=False)[0][0] * len(subject.layout.slots)
+    layers, slots = subject.space.model.layers, len(subject.layout.slots)
+    whole = -(-layers // slots) * slots
     mtp = count_flags(subject)[1:]
     idle = [("--noop-layers", ",".join(map(str, range(layers, whole))))] if whole > layers else []
     return [("--num-layers", str(whole)), *idle, *mtp]

@@ -53,8 +53,8 @@ def v76(q: Question, p: PlanLike) -> Num:
 
 def v76_layout(q: Question, plan: Plan, layout: Layout) -> bool:
     del q
-    counts = [slot[Kind.DENSE] + slot[Kind.SPARSE] for slot in layout.slots]
-    return plan.schedule != Schedule.DUALPIPE_V or max(counts[:-1]) == min(counts[:-1]) >= counts[-1]
+    *counts, last = (slot[Kind.DENSE] + slot[Kind.SPARSE] for slot in layout.slots)
+    return plan.schedule != Schedule.DUALPIPE_V or (len(set(counts)) == 1 and counts[0] >= last)
 
 
 def v76b(q: Question, p: PlanLike) -> Num:

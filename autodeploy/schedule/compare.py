@@ -20,6 +20,9 @@ from autodeploy.spec.plan import FIRST_OF_TWO, Overlap, Schedule
 MOST_PASSES = 2_000_000
 """Chunk passes of all stages: beyond, a program takes minutes and gigabytes."""
 
+SPLIT_PASSES = 10
+"""A schedule with weight gradients apart has two chunks of three passes, and there are several of them."""
+
 MOST_STAGES = 2000
 """Every sweep that sorts a program's ops looks at all stages, and there is a sweep for every stage."""
 
@@ -70,7 +73,7 @@ def compare(pp: int, microbatches: int, vpps: Sequence[int], times: StageTimes) 
 
     Raises `SpecError` for shapes that no schedule runs.
     """
-    check_shapes(pp, microbatches, vpps)
+    check_shapes(pp, microbatches, vpps, split=bool(times.weights_s))
     kinds = [(Schedule.ONE_F_ONE_B, 1), *((Schedule.INTERLEAVED, v) for v in vpps)]
     shapes = [Shape(kind, pp, v, microbatches, overlap) for kind, v in kinds for overlap in Overlap]
     if times.weights_s and pp > 1:
@@ -82,13 +85,17 @@ def _split_shapes(pp: int, microbatches: int) -> Iterator[Shape]:
     """Those that so many microbatches fill."""
     for schedule in (Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_V):
         yield Shape(schedule, pp, TWO_CHUNKS if schedule >= FIRST_OF_TWO else 1, microbatches, Overlap.NONE)
-    if microbatches >= 2 * pp:
-        for overlap in Overlap:
-            yield Shape(Schedule.DUALPIPE_V, pp, TWO_CHUNKS, microbatches, overlap)
+    if microbatches < 2 * pp:
+        return
+    for overlap in Overlap:
+        yield Shape(Schedule.DUALPIPE_V, pp, TWO_CHUNKS, microbatches, overlap)
+    for overlap in Overlap if pp % 2 == microbatches % 2 == 0 else ():
+        yield Shape(Schedule.DUALPIPE, pp, TWO_CHUNKS, microbatches // 2, overlap)
 
 
-def check_shapes(pp: int, microbatches: int, vpps: Sequence[int]) -> None:
-    """Every fault of the numbers of stages, chunks and microbatches."""
+def check_shapes(pp: int, microbatches: int, vpps: Sequence[int], *, split: bool = False) -> None:
+    """Every fault of the numbers of stages, chunks and microbatches; `split`: with schedules that run weight gradients
+    apart."""
     faults = []
     for v in vpps:
         if v < 2:
@@ -104,32 +111,51 @@ def check_shapes(pp: int, microbatches: int, vpps: Sequence[int]) -> None:
         faults.append(
             Fault(path="--pp", problem=f"{pp} stages are too many to simulate", allowed=f"up to {MOST_STAGES}")
         )
-    if pp * microbatches * max([1, *vpps]) > MOST_PASSES:
+    most = MOST_PASSES // SPLIT_PASSES if split else MOST_PASSES
+    if pp * microbatches * max([1, *vpps]) > most:
         problem = "pp x vpp x microbatches is too much to simulate"
-        faults.append(Fault(path="--microbatches", problem=problem, allowed=f"a product up to {MOST_PASSES:,}"))
+        faults.append(Fault(path="--microbatches", problem=problem, allowed=f"a product up to {most:,}"))
     if faults:
         raise SpecError(*faults)
 
 
 def _compared(shape: Shape, times: StageTimes) -> Comparison:
-    pp, v = shape.pp, shape.vpp
-    forward, backward, merged = (np.array(each) / v for each in (times.forward_s, times.backward_s, times.merged_s))
-    down, up = (np.tile(each, v)[:, None] for each in (forward, backward))
-    pair = np.broadcast_to(merged[:, None, None, None], (pp, v, v, 1)) if shape.overlap == Overlap.PAIR else None
-    late = np.array(times.weights_s) / v if shape.split else np.zeros(pp)
-    split = np.stack([np.tile(each, v)[:, None] for each in (backward - late, late)]) if shape.split else None
-    durations = Durations(down, up, pair, np.array([times.send_s]), split)
-    ends = finish_s(shape, durations)
-    step = float(rolling_s(shape, ends, durations)[0] if shape.split else ends.max())
-    works = [_work_s(shape, rank, forward[rank], backward[rank], merged[rank], late[rank]) for rank in range(pp)]
+    whole = _durations(shape, times)
+    ends = finish_s(shape, whole)
+    step = float(rolling_s(shape, ends, whole)[0] if shape.split else ends.max())
+    works = [_work_s(shape, rank, whole) for rank in range(shape.pp)]
     return Comparison(
         shape=shape,
         step_s=step,
-        bubble_s=step - max(works),
+        bubble_s=max(step - max(works), 0.0),
         closed_form_s=_closed_form_s(shape, times),
-        live_stages=max(map(sum, live_chunks(shape, 0))) / v,
+        live_stages=max(map(sum, live_chunks(shape, 0))) * _share(shape),
         messages=2 * _hops(shape) * shape.microbatches,
     )
+
+
+def _share(shape: Shape) -> float:
+    """Of a stage, what a chunk is: two whole ones lie head to tail, others share it evenly."""
+    return 1.0 if shape.placement == Placement.MIRROR else 1.0 / shape.vpp
+
+
+def _durations(shape: Shape, times: StageTimes) -> Durations:
+    """Times of chunks, from those of whole stages."""
+    pp, v, share = shape.pp, shape.vpp, _share(shape)
+
+    def chunks(each: Sequence[float]) -> np.ndarray:
+        own = share * np.array(each)
+        return np.concatenate([own, own[::-1]]) if shape.placement == Placement.MIRROR else np.tile(own, v)
+
+    forward, backward = (chunks(each)[:, None] for each in (times.forward_s, times.backward_s))
+    pair, split = None, None
+    if shape.overlap == Overlap.PAIR:
+        both = chunks(times.merged_s).reshape(v, pp).mean(axis=0)
+        pair = np.broadcast_to(both[:, None, None, None], (pp, v, v, 1))
+    if shape.split:
+        weights = chunks(times.weights_s)[:, None]
+        split = np.stack([backward - weights, weights])
+    return Durations(forward, backward, pair, np.array([times.send_s]), split)
 
 
 def _hops(shape: Shape) -> int:
@@ -137,17 +163,26 @@ def _hops(shape: Shape) -> int:
     return int(crosses(shape, np.arange(shape.positions), 1).sum())
 
 
-def _work_s(shape: Shape, rank: int, forward_s: float, backward_s: float, merged_s: float, weights_s: float) -> float:
-    counts = op_counts(shape, rank, (0,) * shape.vpp)
-    split = ([backward_s - weights_s], [weights_s])
-    return float(stage_work_s(counts, [forward_s], [backward_s], [[merged_s]], split))
+def _work_s(shape: Shape, rank: int, times: Durations) -> float:
+    """Seconds of all ops of a rank."""
+    mine = [chunk * shape.pp + rank for chunk in range(shape.vpp)]
+    counts = op_counts(shape, rank, tuple(range(shape.vpp)))
+    merged = None if times.merged_s is None else times.merged_s[rank, ..., 0].tolist()
+    split = None if times.split_s is None else (times.split_s[0, mine, 0].tolist(), times.split_s[1, mine, 0].tolist())
+    forward, backward = (each[mine, 0].tolist() for each in (times.forward_s, times.backward_s))
+    return float(stage_work_s(counts, forward, backward, merged, split))
 
 
 def _closed_form_s(shape: Shape, times: StageTimes) -> float | None:
-    """Formula: (pp-1)(F+B)/v; with weight gradients W apart ZB-H1 (pp-1)(F+B-2W), ZB-H2 (pp-1)(F+B-3W).
+    """Formula: (pp-1)(F+B)/v; with weight gradients W apart, none longer than F or B-W, ZB-H1 (pp-1)(F+B-2W),
+    ZB-H2 (pp-1)(F+B-3W), in runs that fill the pipeline twice.
     Source: arXiv 2104.04473 section 2.2; arXiv 2401.10241 table 2."""
     if shape.overlap == Overlap.PAIR or not times.equal or shape.placement != Placement.ROUND:
         return None
-    spared = {Schedule.ZB_H1: 2.0, Schedule.ZB_H2: 3.0}.get(shape.schedule, 0.0)
-    late = spared * times.weights_s[0] if spared else 0.0
-    return (shape.pp - 1) * (times.forward_s[0] + times.backward_s[0] - late) / shape.vpp
+    forward, backward, late = times.forward_s[0], times.backward_s[0], 0.0
+    if shape.split:
+        weights, spared = times.weights_s[0], 2.0 if shape.schedule == Schedule.ZB_H1 else 3.0
+        if weights > min(forward, backward - weights) or shape.microbatches < 2 * shape.pp:
+            return None
+        late = spared * weights
+    return (shape.pp - 1) * (forward + backward - late) / shape.vpp

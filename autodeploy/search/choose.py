@@ -14,7 +14,7 @@ from autodeploy.search.enumerate import broken_rules, describe, enumerate_plans,
 from autodeploy.search.exact import search_exact
 from autodeploy.search.layouts import shape_fault
 from autodeploy.spec.conditions import Condition
-from autodeploy.spec.placement import chunks_fit
+from autodeploy.spec.placement import chunks_fit, slots_of_plan
 from autodeploy.spec.plan import (
     CODES,
     CP_COMM_WORDS,
@@ -147,7 +147,7 @@ def _check_derived(space: Space, given: Mapping[str, Any]) -> None:
 
 def _no_legal_plan(space: Space, given: Mapping[str, Any]) -> SpecError:
     """Why nothing is legal: the rules that no candidate keeps (else all that refuse), and values that would do."""
-    asked = " ".join(f"{name}={_plain(value)}" for name, value in given.items())
+    asked = " ".join(f"{name}={_plain(name, value)}" for name, value in given.items())
     allowed = _nearby(space, given)
     faults = [
         Fault(path=asked or "plan", problem=f"breaks {describe(rule)}", allowed=allowed)
@@ -156,8 +156,10 @@ def _no_legal_plan(space: Space, given: Mapping[str, Any]) -> SpecError:
     return SpecError(*faults, source=space.name)
 
 
-def _plain(value: Any) -> str:
-    return getattr(value, "name", str(value)).lower()
+def _plain(name: str, value: Any) -> str:
+    if name in WORDS_OF:
+        return WORDS_OF[name][int(value)]
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _nearby(space: Space, given: Mapping[str, Any]) -> str:
@@ -191,5 +193,5 @@ def check_plan(space: Space, plan: Plan) -> None:
 def _layout_fault(space: Space, plan: Plan, rule: str) -> Fault:
     """A broken rule; where there is no layout because of how the user cuts it, why."""
     by_hand = plan.layout not in ("auto", *LAYOUT_RULES) and rule.startswith("L01:")
-    found = shape_fault(space, plan.layout, [(plan.pp, plan.vpp)]) if by_hand else None
+    found = shape_fault(space, plan.layout, [(plan.pp, slots_of_plan(plan) // plan.pp)]) if by_hand else None
     return found or Fault(path="plan", problem=f"breaks {rule}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import isqrt
@@ -16,7 +16,7 @@ from autodeploy.legality.rules import LAYOUT_FIELDS, RULES
 from autodeploy.search.layouts import layout_faults_of, layouts_of, question_of, rules_of
 from autodeploy.spec.conditions import parse_condition
 from autodeploy.spec.model import GQA
-from autodeploy.spec.placement import placement_of
+from autodeploy.spec.placement import chunks_fit, placement_of, slots_in, usual_schedule
 from autodeploy.spec.plan import (
     CODES,
     CP_COMM_WORDS,
@@ -27,6 +27,7 @@ from autodeploy.spec.plan import (
     STATES_WORDS,
     Plan,
     PlanTable,
+    Schedule,
     distinct,
     table_of,
 )  # fmt: skip
@@ -79,8 +80,8 @@ def field_values(space: Space) -> dict[str, tuple]:
 def check_space(space: Space) -> None:
     """Faults that hold for every plan of a space: raises one `SpecError` with all of them."""
     listed = field_values(space)
-    shapes = list(product(listed["pp"], listed["vpp"]))
-    sensible = [(pp, vpp) for pp, vpp in shapes if pp > 1 or vpp == 1]
+    shapes = _layout_shapes(listed)
+    sensible = [(pp, parts) for pp, parts in shapes if pp > 1 or parts == 1]
     faults = [*_word_faults(space), *layout_faults_of(space, sensible or shapes)]
     faults += [*_device_faults(space), *_model_faults(space)]
     faults += [Fault(path=f"plan.{name}", problem="lists no value") for name, values in listed.items() if not values]
@@ -92,6 +93,16 @@ def check_space(space: Space) -> None:
     ]
     if faults:
         raise SpecError(*faults, source=space.name)
+
+
+def _layout_shapes(listed: Mapping[str, tuple]) -> list[tuple[int, int]]:
+    """(pp, slots a stage) of the pipelines that a space lists."""
+    found = []
+    for pp, vpp in product(listed["pp"], listed["vpp"]):
+        schedules = map(Schedule, listed.get("schedule", (usual_schedule(vpp),)))
+        placements = [placement_of(schedule) for schedule in schedules if chunks_fit(schedule, vpp)]
+        found += [(pp, slots_in(placement, pp, vpp) // pp) for placement in placements]
+    return list(dict.fromkeys(found)) or list(product(listed["pp"], listed["vpp"]))
 
 
 def _word_faults(space: Space) -> list[Fault]:

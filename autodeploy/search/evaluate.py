@@ -31,6 +31,8 @@ from autodeploy.spec.model import Kind
 from autodeploy.spec.plan import Plan
 from autodeploy.spec.space import Space
 
+SNAP_FRAC = 1e-12
+"""Less of a step is what rounding leaves."""
 FLOP_CONVENTION = "3 x forward, causal attention halved, router left out, MTP with its head pass if trained"
 
 
@@ -267,5 +269,6 @@ def _time_terms(
     tail = cost.tail
     terms |= {name: getattr(tail, name) for name in ("grad_sync", "param_sync", "optimizer", "shared_weights")}
     terms["pipeline_send"] = step - float(apart.without_sends_s[0])
-    terms["bubble"] = step - sum(terms.values())
+    rest = step - sum(terms.values())
+    terms["bubble"] = 0.0 if abs(rest) <= SNAP_FRAC * step else rest
     return {name: float(terms[name]) for name in TIME_TERMS}
