@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -26,7 +26,7 @@ from autodeploy.cost.memory import (
 )  # fmt: skip
 from autodeploy.cost.sharding import gathered_bytes
 from autodeploy.numeric import Num, is_column, largest, maximum, minimum, total, where
-from autodeploy.schedule.live import enough_microbatches, live_chunks, pareto_maxima
+from autodeploy.schedule.live import enough_microbatches, idle_chunks, pareto_maxima, pass_chunks
 from autodeploy.schedule.orders import warm_up
 from autodeploy.schedule.shapes import Shape
 from autodeploy.spec.job import Job
@@ -115,17 +115,22 @@ def live_layers(shape: Shape, role: Role, microbatches: Num) -> Moments:
     count is min(warm-up + 1, microbatches); merged ops need no more than the warm-up.
     """
     if shape.vpp > 1 or shape.split:
-        return _live_layers(shape, role)
+        return _layers_at(shape, role, pass_chunks)
     many = replace(shape, microbatches=enough_microbatches(shape.schedule, shape.pp, 1))
     first = 0.0 if shape.overlap == Overlap.PAIR else 1.0
     live = minimum(warm_up(many, role.stages[0]) + first, microbatches)
     return (tuple((kind, role.count(kind) * live, 0) for kind in role.kinds),)
 
 
+def idle_layers(shape: Shape, role: Role) -> Moments:
+    """The same between passes, when nothing but weight gradients works; no moments where these never run apart."""
+    return _layers_at(shape, role, idle_chunks) if shape.split else ()
+
+
 @lru_cache(maxsize=8192)
-def _live_layers(shape: Shape, role: Role) -> Moments:
+def _layers_at(shape: Shape, role: Role, chunks_at: Callable[[Shape, int], tuple[tuple[int, ...], ...]]) -> Moments:
     stages = role.stages if shape.split else role.stages[:1]
-    vectors = {_layers_of(role, live) for stage in stages for live in live_chunks(shape, stage)}
+    vectors = {_layers_of(role, live) for stage in stages for live in chunks_at(shape, stage)}
     kinds = len(role.kinds)
     nothing = (0,) * kinds
     return tuple(
@@ -145,17 +150,17 @@ def _layers_of(role: Role, chunks: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def fit_stage(
-    limits: Budget, role: Role, ladder: Ladder, moments: Moments, params: Params, held: Beside
+    limits: Budget, role: Role, ladder: Ladder, moments: Moments, params: Params, held: Beside, idle: Moments = ()
 ) -> StageMemory:
     """Climb the ladder while the stage is over the device; the highest rung stands if none fits."""
     fixed = resident_bytes(limits, params) + held.always
     rung: Num = 0
-    allocated = _allocated(fixed, _rung_bytes(limits, ladder, role, moments, 0), held)
+    allocated = _allocated(fixed, _rung_bytes(limits, ladder, role, (moments, idle), 0), held)
     over = allocated > limits.capacity_bytes
     for step in range(1, ladder.rungs):
         if not (over.any() if is_column(over) else over):
             break
-        here = _allocated(fixed, _rung_bytes(limits, ladder, role, moments, step), held)
+        here = _allocated(fixed, _rung_bytes(limits, ladder, role, (moments, idle), step), held)
         rung = rung + 1 * over
         allocated = where(over, here, allocated)
         over = over & (here > limits.capacity_bytes)
@@ -191,10 +196,12 @@ def _as_index(rung: Num, like: Num) -> Num:
     return np.broadcast_to(rung, like.shape) if is_column(like) else rung
 
 
-def _rung_bytes(limits: Budget, ladder: Ladder, role: Role, moments: Moments, rung: int) -> Num:
-    rows = activation_bytes(ladder.kept_bytes, ladder.delayed_bytes, moments, rung)
-    buffers = working_buffers(limits, role, live_passes(role, moments))
-    return rows + transient_bytes(ladder.transient_bytes, role, rung) + buffers
+def _rung_bytes(limits: Budget, ladder: Ladder, role: Role, moments: tuple[Moments, Moments], rung: int) -> Num:
+    """Of passes and what they work on, or of what waits between them."""
+    rows, waiting = (activation_bytes(ladder.kept_bytes, ladder.delayed_bytes, each, rung) for each in moments)
+    buffers = working_buffers(limits, role, live_passes(role, moments[0]))
+    passes = rows + transient_bytes(ladder.transient_bytes, role, rung)
+    return (maximum(passes, waiting) if moments[1] else passes) + buffers
 
 
 def live_passes(role: Role, moments: Moments) -> Num:

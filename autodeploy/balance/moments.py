@@ -39,6 +39,8 @@ class Passes:
     """Passes of one chunk that are live at once."""
     host: Num
     """All that waits on the host."""
+    idle: Num = 0.0
+    """Rows and what waits for weight gradients between passes, when no layer works."""
 
 
 def moments_of(
@@ -58,13 +60,15 @@ def moments_of(
     buffers = working_buffers(limits, role, passes.live)
     rows, update, always = float(passes.rows + held.always), float(held.update), float(held.always)
     forward, backward = float(passes.forward + buffers), float(passes.backward + buffers)
-    weights = state["weights"]
+    weights, back = state["weights"], {"activations": rows, "transient": backward}
+    if float(passes.idle + held.always + buffers) > rows + backward:  # more waits after it than it works on
+        back = {"activations": float(passes.idle + held.always), "transient": float(buffers)}
     each = {
         "initialisation": {"weights": weights, "copies": max(float(held.start) - weights, 0.0)},
         "first_forward": young | {"activations": rows, "transient": forward},
-        "first_backward": young | {"activations": rows, "transient": backward},
+        "first_backward": young | back,
         "forward": state | {"activations": rows, "transient": forward},
-        "backward": state | {"activations": rows, "transient": backward},
+        "backward": state | back,
         "update": state | {"activations": always, "copies": update},
     }
     return {moment: _complete(each[moment], float(limits.communicators), lost_frac) for moment in MOMENTS}

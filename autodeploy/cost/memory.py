@@ -230,7 +230,7 @@ def activation_bytes(
     kept: Mapping[Kind, Sequence[Num]], delayed: Mapping[Kind, Num], moments: Moments, rung: int
 ) -> Num:
     """Rows of all live microbatches and what waits for weight gradients, at the worst of the moments that can be the
-    peak."""
+    peak; nothing without any."""
     return largest([_held_bytes(kept, delayed, moment, rung) for moment in moments])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from autodeploy.numeric import Num, where
 from autodeploy.schedule.orders import rank_order
-from autodeploy.schedule.shapes import NONE, Shape
+from autodeploy.schedule.shapes import NONE, RankOrder, Shape
 from autodeploy.spec.plan import FIRST_SPLIT
 
 
@@ -36,16 +36,39 @@ def live_chunks(shape: Shape, rank: int) -> tuple[tuple[int, ...], ...]:
     several where chunks may differ in size. Where weight gradients run apart, a vector goes on with the microbatches
     per chunk that wait for theirs.
     """
-    order, v = rank_order(steady_microbatches(shape), rank), shape.vpp
-    chunks = np.arange(v)
-    columns = (order.f_chunk, order.b_chunk, order.w_chunk)
-    begun, ended, done = (np.cumsum(column[:, None] == chunks, axis=0) for column in columns)
+    return pareto_maxima({*pass_chunks(shape, rank), *idle_chunks(shape, rank)})
+
+
+@lru_cache(maxsize=8192)
+def pass_chunks(shape: Shape, rank: int) -> tuple[tuple[int, ...], ...]:
+    """Of `live_chunks`, the moments at which a forward or backward pass works."""
+    order = rank_order(steady_microbatches(shape), rank)
+    begun, ended, done = _counts(shape, order)
     merged = (order.f_chunk != NONE) & (order.b_chunk != NONE)
     live = begun - np.where(merged[:, None], ended, _before(ended))
     if shape.split:
-        during = np.hstack([live, _before(ended) - _before(done)])
-        live = np.vstack([during, np.hstack([begun - ended, ended - done])])
-    return pareto_maxima({tuple(int(x) for x in row) for row in live})
+        works = (order.f_chunk != NONE) | (order.b_chunk != NONE)
+        live = np.hstack([live, _before(ended) - _before(done)])[works]
+    return _distinct(live)
+
+
+@lru_cache(maxsize=8192)
+def idle_chunks(shape: Shape, rank: int) -> tuple[tuple[int, ...], ...]:
+    """Of `live_chunks`, those between ops, and so while weight gradients run apart; none where they never do."""
+    if not shape.split:
+        return ()
+    begun, ended, done = _counts(shape, rank_order(steady_microbatches(shape), rank))
+    return _distinct(np.hstack([begun - ended, ended - done]))
+
+
+def _counts(shape: Shape, order: RankOrder) -> tuple[np.ndarray, ...]:
+    """[ops, vpp] forwards, backwards and weight gradients of every chunk up to an op."""
+    columns = (order.f_chunk, order.b_chunk, order.w_chunk)
+    return tuple(np.cumsum(column[:, None] == np.arange(shape.vpp), axis=0) for column in columns)
+
+
+def _distinct(counts: np.ndarray) -> tuple[tuple[int, ...], ...]:
+    return pareto_maxima({tuple(int(x) for x in row) for row in counts})
 
 
 def _before(counts: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autodeploy.balance.fit import Beside, StageMemory, beside, budget, fit_stage, live_layers
+from autodeploy.balance.fit import Beside, StageMemory, beside, budget, fit_stage, idle_layers, live_layers
 from autodeploy.balance.recompute import Ladder
 from autodeploy.cost.layers import LayerCost
 from autodeploy.cost.load import Load
@@ -92,9 +92,10 @@ def common_of(space: Space, pp: int, plan: PlanLike, costs: Mapping[Kind, LayerC
 def _stage(common: Common, case: Case, role: Role) -> StageCost:
     space, costs = common.space, common.costs
     params = stage_params(space.model, case.layout.pp, role, costs)
-    moments = live_layers(case.shape(case.live_microbatches), role, common.microbatches)
+    shape = case.shape(case.live_microbatches)
+    moments, idle = live_layers(shape, role, common.microbatches), idle_layers(shape, role)
     held = beside(space.machine, space.job, common.plan, role, params, costs)
-    memory = fit_stage(common.limits, role, common.ladder, moments, params, held)
+    memory = fit_stage(common.limits, role, common.ladder, moments, params, held, idle)
     extra = {kind: common.ladder.extra_load(kind, memory.rung) for kind in role.kinds}
     backward = backward_loads(role, costs, extra, common.sharding)
     return cost_stage(common, case, role, StageNeeds(params, held, memory), (extra, backward))

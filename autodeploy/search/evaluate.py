@@ -9,7 +9,7 @@ from autodeploy.analysis.ends import logits_of_token
 from autodeploy.analysis.inventory import tokens_of
 from autodeploy.analysis.ops import MODULE_WORDS, Module
 from autodeploy.analysis.readings import flop_per_token
-from autodeploy.balance.fit import live_layers, live_passes, swapped_bytes
+from autodeploy.balance.fit import idle_layers, live_layers, live_passes, swapped_bytes
 from autodeploy.balance.moments import FIRST_STEP, Passes, Terms, allocated_of, fullest, moments_of, reserved_of
 from autodeploy.balance.recompute import PARTIAL, Ladder
 from autodeploy.balance.solving import held_at, is_solved, words_of
@@ -224,10 +224,12 @@ def _passes(found: Arranged, rungs: Ladder, cost: StageCost, stage: int) -> Pass
     if cost.chosen:
         return _solved_passes(found, rungs, cost)
     alone = role_at(cost.role, stage)
-    live = live_layers(found.case.shape(found.case.live_microbatches), alone, found.microbatches)
+    shape = found.case.shape(found.case.live_microbatches)
+    live, idle = live_layers(shape, alone, found.microbatches), idle_layers(shape, alone)
     rung = int(cost.memory.rung)
     return Passes(
         rows=activation_bytes(rungs.kept_bytes, rungs.delayed_bytes, live, rung),
+        idle=activation_bytes(rungs.kept_bytes, rungs.delayed_bytes, idle, rung),
         forward=max(rungs.forward_bytes[kind] for kind in cost.role.kinds),
         backward=transient_bytes(rungs.transient_bytes, cost.role, rung),
         live=live_passes(alone, live),

@@ -91,18 +91,20 @@ def test_the_search_finds_the_best_of_all(name: str) -> None:
 
 
 def held(space: Space, plan: Plan, role: Role, stage: int, microbatches: int) -> float:
-    """Rows and what waits for weight gradients at the worst moment of a stage, over every op of its order."""
+    """Rows, what waits for weight gradients, and what a pass works on, at the worst moment of a stage, over every op of
+    its order."""
     found, (_, rungs) = arranged(space, plan), layers_of(space, plan)
     cost = found.stages[found.case.layout.role_of_stage[stage]]
     rung = int(cost.memory.rung)
     kept = [sum(chunk[k] * rungs.kept_bytes[k][rung] for k in KINDS if chunk[k]) for chunk in role.chunks]
     late = [sum(chunk[k] * rungs.delayed_bytes[k] for k in KINDS if chunk[k]) for chunk in role.chunks]
+    works = float(max(rungs.transient_bytes[kind][rung] for kind in role.kinds))
     order, now, worst = rank_order(found.case.shape(microbatches), stage), 0.0, 0.0
     for f, b, w in zip(order.f_chunk.tolist(), order.b_chunk.tolist(), order.w_chunk.tolist(), strict=True):
         if NONE not in (f, b):
             now -= kept[b]
         now += kept[f] if f != NONE else 0.0
-        worst = max(worst, now)
+        worst = max(worst, now + works * (f != NONE or b != NONE))
         if b != NONE and f == NONE:
             now -= kept[b]
         now += late[b] if b != NONE and w == NONE else 0.0
@@ -120,7 +122,8 @@ def test_a_stage_holds_what_a_walk_along_its_order_meets(name: str) -> None:
         found, result = arranged(space, plan), evaluate(space, plan)
         for stage in result.stages:
             cost = found.stages[found.case.layout.role_of_stage[stage.stage]]
-            rows = stage.memory_moments["backward"]["activations"] - float(cost.held.always)
+            terms, limits = stage.memory_moments["backward"], found.limits
+            rows = terms["activations"] + terms["transient"] - float(cost.held.always + limits.boundary)
             walked = held(space, plan, cost.role, stage.stage, result.microbatches)
             assert rows == pytest.approx(walked, rel=1e-12)
             assert stage.peak_memory_bytes <= float(found.peak_bytes) * (1 + 1e-12)
