@@ -40,14 +40,14 @@ def durations(shape: Shape, plans: int) -> Durations:
 
 def columns(times: Durations, first: int, stop: int) -> Durations:
     """Some plans of a batch, in arrays of their own."""
-    forward, backward, merged, send = times
+    forward, backward, merged, send, _ = times
     own = None if merged is None else merged[..., first:stop].copy()
     return Durations(forward[:, first:stop].copy(), backward[:, first:stop].copy(), own, send[first:stop].copy())
 
 
 def by_events(shape: Shape, times: Durations) -> np.ndarray:
     """[pp, 1] the first plan by an independent event loop."""
-    forward, backward, merged, send = (None if part is None else part[..., 0] for part in times)
+    forward, backward, merged, send, _ = (None if part is None else part[..., 0] for part in times)
     assert forward is not None
     assert backward is not None
     assert send is not None
@@ -55,7 +55,7 @@ def by_events(shape: Shape, times: Durations) -> np.ndarray:
     orders: list[list[Op]] = []
     for rank in range(shape.pp):
         orders.append([])
-        for f_m, f_c, b_m, b_c in zip(*(column.tolist() for column in rank_order(shape, rank)), strict=True):
+        for f_m, f_c, b_m, b_c in zip(*(column.tolist() for column in rank_order(shape, rank)[:4]), strict=True):
             f, b = f_c * shape.pp + rank, b_c * shape.pp + rank
             op: Op = ((("F", f_m, f),) if f_c >= 0 else ()) + ((("B", b_m, b),) if b_c >= 0 else ())
             orders[-1].append(op)

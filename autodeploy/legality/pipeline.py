@@ -24,9 +24,9 @@ def v66(q: Question, p: PlanLike) -> Num:
 def v71(q: Question, plan: Plan, layout: Layout) -> bool:
     del q, plan
     held = slots_with(layout, Kind.MTP)
-    last_chunk = all(slot // layout.pp == layout.vpp - 1 for slot in held)
     if layout.placement != Placement.ROUND:  # whose last slot is on the first stage
         return len(held) <= 1
+    last_chunk = all(slot // layout.pp == layout.vpp - 1 for slot in held)
     first_stage = any(layout.stage_of(slot) == 0 for slot in held) and layout.pp > 1
     return len(held) <= 1 and last_chunk and not first_stage
 
