@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -143,7 +143,7 @@ def _term_table(title: str) -> Table:
 
 
 def stage_groups(result: PlanResult) -> list[tuple[str, StageResult]]:
-    """Neighbouring stages with the same contents and recompute, as (`0` or `2-13`, the first of them)."""
+    """Neighbouring stages with the same contents and recompute, as (`0` or `2-13`, the fullest of them)."""
     groups: list[list[StageResult]] = []
     for stage in result.stages:
         last = groups[-1][0] if groups else None
@@ -152,14 +152,17 @@ def stage_groups(result: PlanResult) -> list[tuple[str, StageResult]]:
         else:
             groups.append([stage])
     return [
-        (str(group[0].stage) if len(group) == 1 else f"{group[0].stage}-{group[-1].stage}", group[0])
+        (
+            str(group[0].stage) if len(group) == 1 else f"{group[0].stage}-{group[-1].stage}",
+            max(group, key=lambda stage: stage.needed_bytes),
+        )
         for group in groups
     ]
 
 
 def _stage_table(result: PlanResult) -> Table:
-    """The first of each group of equal stages: it holds most live microbatches."""
-    table = Table(title="Stages (of equal neighbours the first, which is the fullest)", title_justify="left")
+    """The fullest of each group of equal stages."""
+    table = Table(title="Stages (of equal neighbours the fullest)", title_justify="left")
     for name in ("stages", "layers by chunk", "recompute"):
         table.add_column(name, overflow="fold")
     names = [term.name for term in MEMORY]
@@ -199,13 +202,9 @@ def difference_table(space: Space, result: PlanResult, other: PlanResult) -> Tab
 
 
 def _changed(result: PlanResult, other: PlanResult) -> str:
-    here, there = asdict(result.plan), asdict(other.plan)
-    names = [name for name in here if here[name] != there[name]]
-    words = [
-        f"{name} {getattr(here[name], 'name', here[name])} -> {getattr(there[name], 'name', there[name])}"
-        for name in names
-    ]
-    return ", ".join(words).lower() or "the same plan"
+    here, there = plan_fields(result.plan), plan_fields(other.plan)
+    words = [f"{name} {here[name]} -> {there[name]}" for name in here if here[name] != there[name]]
+    return ", ".join(words) or "the same plan"
 
 
 def _assumptions(space: Space) -> Table:

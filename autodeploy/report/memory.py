@@ -69,7 +69,7 @@ def _head(space: Space, found: PlanMemory, chosen: Mapping[str, Any]) -> str:
 
 
 def _stage_table(space: Space, result: PlanResult) -> Table:
-    table = Table(title="Stages, GiB at the fullest moment (of equal neighbours the first)", title_justify="left")
+    table = Table(title="Stages, GiB at the fullest moment (of equal neighbours the fullest)", title_justify="left")
     for name in ("stages", "layers by chunk", "recompute", "swap"):
         table.add_column(name, overflow="fold")
     for name in (*MEMORY_TERMS, *FIGURES, "fits"):
