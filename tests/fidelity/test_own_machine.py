@@ -73,6 +73,7 @@ def test_known_constants_are_found_within_three_per_cent() -> None:
     assert {name: found[name] for name in TRUE} == pytest.approx(TRUE, rel=0.03)
 
 
+@pytest.mark.slow
 def test_the_fitted_machine_predicts_as_well_as_runs_repeat() -> None:
     found = fitted()
     assert found.after_frac[0] < 1.5 * NOISE_LOG < found.before_frac[0]

@@ -87,6 +87,7 @@ def test_offsets_restore_the_layers(target: str) -> None:
         assert [[total // slots + each for each in chunk] for chunk in offset] == layers_of(target, result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", YAML_TARGETS)
 def test_every_recompute_is_written_or_lost(target: str) -> None:
     for space, result, found in cases(target):
