@@ -84,6 +84,7 @@ def test_a_config_of_a_family_gets_ranked_plans_in_one_command(folder: Path, nam
     assert document["inputs"]["model"]["sources"]["*"].startswith("published: Hugging Face config.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b"])
 def test_a_config_gives_the_plans_of_the_shipped_model(folder: Path, name: str, cluster: str) -> None:
@@ -147,6 +148,7 @@ def test_effort_widens_what_is_tried(effort: str) -> None:
     assert values.etp == (1,) or effort != "fast"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 3, 8, 48, 96, 1000])
 def test_any_number_of_devices_has_a_space(folder: Path, devices: int) -> None:
     result = ask(*question("llama-3.1-8b", devices=devices, gbs=devices * 8), "--json")

@@ -150,6 +150,7 @@ OWN_LAYOUTS = (
 """Cut by hand, of 32 layers."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["tp1/pp4/ep8/light", *OWN_LAYOUTS])
 def test_a_layout_outside_the_space_is_printed(small: Path, text: str) -> None:
     assert pasted_back(text, small)
@@ -200,6 +201,7 @@ def test_a_plan_whose_cut_is_written_out_is_ranked_among_those_cut_by_rule(small
         assert only(answer("explain", written, "--space", small))["rank"] == plan["rank"]
 
 
+@pytest.mark.slow
 def test_the_table_prints_plans_that_can_be_pasted_back(small: Path) -> None:
     table = ask("search", small, "--top", "4", "--out", "plans.json").stdout
     for plan in json.loads(Path("plans.json").read_text())["plans"]:

@@ -114,6 +114,7 @@ def test_a_pace_scales_every_step_exactly(pace: float) -> None:
         assert evaluate(same, each.plan).step_time_s == pytest.approx(pace * base)
 
 
+@pytest.mark.slow
 def test_the_names_of_what_is_kept_are_constants() -> None:
     assert all(re.fullmatch("[a-z]+", name) for name in fitted().kept)
     assert not set(fitted().kept) & {each.name for each in fitted().parameters}

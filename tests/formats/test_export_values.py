@@ -119,6 +119,7 @@ def test_a_target_without_a_writer_is_refused_by_the_names_of_those_with_one() -
             export(space, result, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_header_names_everything_and_the_text_is_the_same_again(target: str) -> None:
     for space, result, found in cases(target)[::6]:

@@ -71,6 +71,7 @@ def test_no_rank_is_worse_than_with_exact(name: str) -> None:
     assert all(one.step_time_s <= other.step_time_s for one, other in pairs)
 
 
+@pytest.mark.slow
 @EVERY_SPACE
 def test_a_plan_has_one_row_whatever_its_layout(name: str) -> None:
     plans = [replace(result.plan, layout="") for result in found(name).results]

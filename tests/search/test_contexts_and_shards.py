@@ -57,6 +57,7 @@ def spaces() -> dict[str, Space]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["node", "fabric"])
 def test_a_slower_network_never_makes_a_step_shorter(level: str) -> None:
     space = space_of_values(

@@ -52,6 +52,7 @@ def test_the_heaviest_run_is_as_light_as_any_cut_makes_it(
     assert found == pytest.approx(min(every))
 
 
+@pytest.mark.slow
 @EVERY_SPACE
 def test_a_solved_layout_is_legal_and_no_slower_than_where_it_began(path: Path) -> None:
     space = space_of(path)

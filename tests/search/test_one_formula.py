@@ -36,7 +36,7 @@ def varied(path: Path, variant: str) -> tuple[Space, PlanTable]:
 @EVERY_SPACE
 def test_one_plan_is_evaluated_as_its_column_is_screened(path: Path, variant: str) -> None:
     space, legal = varied(path, variant)
-    sample = legal.rows(some_rows(len(legal), 150 if variant == "as stated" else 20, seed=11))
+    sample = legal.rows(some_rows(len(legal), 80 if variant == "as stated" else 20, seed=11))
     screened = screen(space, sample)
     for i in range(len(sample)):
         alone = evaluate(space, sample.row(i))

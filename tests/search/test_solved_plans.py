@@ -68,6 +68,7 @@ def test_no_solved_step_is_below_its_promise_and_no_other_plan_gains(name: str) 
             assert step == step_s(space, plan)
 
 
+@pytest.mark.slow
 @EVERY
 def test_what_is_left_is_bounded(name: str) -> None:
     answer = search(shrunk(name, 0.7), Request(cut_shapes=0, solve_plans=1))

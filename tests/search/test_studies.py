@@ -231,6 +231,7 @@ def test_finished_groups_are_taken_from_the_storage(url: str, monkeypatch: pytes
     assert run(ledger_at(url)) == first
 
 
+@pytest.mark.slow
 def test_a_whole_search_is_resumed_and_other_inputs_are_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first = answer_of(storage=url)
     assert first.results == answer_of().results
