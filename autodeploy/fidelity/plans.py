@@ -107,7 +107,7 @@ def plan_of(row: Row, stack: Stack, model: Model) -> Plan:
 
 def _is_sequence_parallel(row: Row, stack: Stack) -> bool:
     """tp-2d spreads what lies between its products over all of tp, tokens over one factor and channels over the other:
-    the bytes are those of sequence parallelism (MindSpeed docs/features/tp-2d.md)."""
+    the bytes taken are those of sequence parallelism (assumed; docs/memory.md)."""
     if row.says("tp-2d"):
         return True
     return stack.sequence_parallel if row.sequence_parallel is None else row.sequence_parallel

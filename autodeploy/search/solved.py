@@ -18,7 +18,7 @@ from autodeploy.search.evaluate import arranged
 from autodeploy.search.outer import FIT, budgets_of
 from autodeploy.search.screen import Screened, screen
 from autodeploy.search.steps import step_s_of
-from autodeploy.spec.plan import Plan, PlanTable
+from autodeploy.spec.plan import FIRST_SPLIT, Plan, PlanTable
 from autodeploy.spec.space import Space
 
 ROOM_BYTES = 1e18
@@ -35,6 +35,8 @@ class Promise:
     screen_s: float
     bound_s: float
     """No choice of layout by its rule, of what to rebuild or to swap makes the step shorter."""
+    doubtful: bool = False
+    """Its ladder does not fit, and what waits for weight gradients is neither rebuilt nor swapped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,9 +58,10 @@ class Solved:
 
 
 def promises(space: Space, screens: Iterable[Screened], below_s: float) -> list[Promise]:
-    """Plans that may be solved, gain by it and could take less than `below_s`; the most promising first."""
+    """Plans that may be solved, gain by it and could take less than `below_s`; the most promising first, doubtful ones
+    after all others."""
     found = [promise for each in screens if _solvable(space, each.plans) for promise in _promises(space, each, below_s)]
-    return sorted(found, key=lambda promise: promise.screen_s)
+    return sorted(found, key=lambda promise: (promise.doubtful, promise.screen_s))
 
 
 def freest(space: Space, plan: Plan) -> Plan | None:
@@ -108,7 +111,9 @@ def _promises(space: Space, screened: Screened, below_s: float) -> Iterator[Prom
     nothing_missing = screened.fits[rows] & (screened.screen_s[rows] <= free.screen_s)
     for row in np.nonzero(~nothing_missing & (free.least_bound_s < below_s))[0].tolist():
         screen_s, bound_s = float(free.screen_s[row]), float(free.least_bound_s[row])
-        yield Promise(plan=free.plans.row(row), screen_s=screen_s, bound_s=bound_s)
+        plan = free.plans.row(row)
+        doubtful = plan.schedule >= FIRST_SPLIT and not screened.fits[rows[row]]
+        yield Promise(plan=plan, screen_s=screen_s, bound_s=bound_s, doubtful=bool(doubtful))
 
 
 def _roomy(space: Space) -> Space:

@@ -14,12 +14,13 @@ from autodeploy.catalog.lookup import load
 from autodeploy.search.arrange import arrange
 from autodeploy.search.arranged import Arranged
 from autodeploy.search.enumerate import broken_rules
+from autodeploy.search.evaluate import evaluate
 from autodeploy.search.layers import layers_of
 from autodeploy.search.outer import Outer, Point, shortlist
 from autodeploy.search.screen import cases_of, screen
 from autodeploy.search.steps import step_s_of
 from autodeploy.spec.model import Model
-from autodeploy.spec.plan import DISPATCH_WORDS, OVERLAP_WORDS, Dispatch, Overlap, Plan, table_of
+from autodeploy.spec.plan import DISPATCH_WORDS, OVERLAP_WORDS, Dispatch, Overlap, Plan, PlanTable, table_of
 from autodeploy.spec.space import PlanValues, Space
 from autodeploy.spec.target import Target
 from tests.builders import cluster_of, job_of, model_of, plan_of
@@ -142,3 +143,15 @@ def some_points(outer: Outer, count: int) -> list[Point]:
     """Random points of a study, the same every time."""
     rng = np.random.default_rng(17)
     return [tuple(int(rng.integers(size)) for size in outer.sizes) for _ in range(count)]
+
+
+def assert_screened_alike(space: Space, sample: PlanTable) -> None:
+    """Every plan alone is, bit for bit, what the screen says of its row."""
+    screened = screen(space, sample)
+    for i in range(len(sample)):
+        alone = evaluate(space, sample.row(i))
+        assert alone.screen_s == screened.screen_s[i]
+        assert alone.bound_s == screened.bound_s[i]
+        assert alone.needed_memory_bytes == screened.needed_bytes[i]
+        assert alone.fits == screened.fits[i]
+        assert alone.arrangement.layout == screened.cases[screened.case[i]].layout.notation

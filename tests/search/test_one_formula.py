@@ -15,6 +15,7 @@ from autodeploy.search.screen import screen
 from autodeploy.spec.plan import Plan, PlanTable, table_of
 from autodeploy.spec.space import Space
 from tests.builders import SPACE_IDS, SPACES, some_rows, space_of
+from tests.search.little import assert_screened_alike
 
 EVERY_SPACE = pytest.mark.parametrize("path", SPACES, ids=SPACE_IDS)
 VARIANTS = {
@@ -37,14 +38,7 @@ def varied(path: Path, variant: str) -> tuple[Space, PlanTable]:
 def test_one_plan_is_evaluated_as_its_column_is_screened(path: Path, variant: str) -> None:
     space, legal = varied(path, variant)
     sample = legal.rows(some_rows(len(legal), 80 if variant == "as stated" else 20, seed=11))
-    screened = screen(space, sample)
-    for i in range(len(sample)):
-        alone = evaluate(space, sample.row(i))
-        assert alone.screen_s == screened.screen_s[i]
-        assert alone.bound_s == screened.bound_s[i]
-        assert alone.needed_memory_bytes == screened.needed_bytes[i]
-        assert alone.fits == screened.fits[i]
-        assert alone.arrangement.layout == screened.cases[screened.case[i]].layout.notation
+    assert_screened_alike(space, sample)
 
 
 @EVERY_SPACE

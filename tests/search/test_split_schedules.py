@@ -15,6 +15,7 @@ from autodeploy.search.evaluate import arranged, evaluate
 from autodeploy.search.exact import search_exact
 from autodeploy.search.layers import layers_of
 from autodeploy.search.screen import screen
+from autodeploy.search.solved import promises
 from autodeploy.search.steps import step_s_of
 from autodeploy.search.timeline import timeline_of
 from autodeploy.spec.layout import Role
@@ -22,7 +23,7 @@ from autodeploy.spec.model import KINDS
 from autodeploy.spec.plan import SCHEDULE_WORDS, Overlap, Plan, PlanTable, Schedule
 from autodeploy.spec.space import Space, with_values
 from tests.builders import some_rows
-from tests.search.little import little_spaces
+from tests.search.little import assert_screened_alike, little_spaces
 
 NAMES = pytest.mark.parametrize("name", ["dense", "sparse", "mtp"])
 
@@ -49,14 +50,7 @@ def some(space: Space, count: int, seed: int) -> PlanTable:
 def test_one_plan_is_evaluated_as_its_column_is_screened(name: str) -> None:
     space = split_space(name)
     sample = some(space, 10, seed=1)
-    screened = screen(space, sample)
-    for i in range(len(sample)):
-        alone = evaluate(space, sample.row(i))
-        assert alone.screen_s == screened.screen_s[i]
-        assert alone.bound_s == screened.bound_s[i]
-        assert alone.needed_memory_bytes == screened.needed_bytes[i]
-        assert alone.fits == screened.fits[i]
-        assert alone.arrangement.layout == screened.cases[screened.case[i]].layout.notation
+    assert_screened_alike(space, sample)
 
 
 @pytest.mark.parametrize("rolling", [True, False])
@@ -175,3 +169,16 @@ def test_pairs_of_dualpipe_hide_the_all_to_all() -> None:
         assert paired.exchange_hidden_frac is not None
         assert paired.exchange_hidden_frac > 0.1
         assert alone.exchange_hidden_frac == pytest.approx(0.0, abs=1e-9)
+
+
+def test_plans_whose_ladder_does_not_fit_are_solved_after_all_others() -> None:
+    space = split_space("dense")
+    little = replace(space.cluster.device, hbm_bytes=0.45 * space.cluster.device.hbm_bytes)
+    space = replace(space, cluster=replace(space.cluster, device=little))
+    screened = screen(space, enumerate_plans(space).legal)
+    found = promises(space, [screened], float("inf"))
+    doubts = [promise.doubtful for promise in found]
+    assert True in doubts
+    assert False in doubts
+    assert doubts == sorted(doubts)
+    assert all(evaluate(space, promise.plan).fits != promise.doubtful for promise in found[:4] + found[-4:])
